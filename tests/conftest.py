@@ -1,0 +1,20 @@
+"""Fixtures and switches that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Tile caches of the tests must not depend on, nor change, the user's own.
+os.environ.setdefault("EDGEFRONTIER_CACHE", str(Path(__file__).resolve().parent.parent / "build" / "test-cache"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))
