@@ -1,0 +1,187 @@
+"""Make a float model ready for the NPU's quantiser: fold, fuse, and keep the names that survive."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from graphs.graph import GraphError
+from graphs.onnx_io import save
+from graphs.quantise.runtime import basic_optimisation, infer_types, refuse_large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphs.graph import Graph
+
+# Names that ONNX Runtime's quantiser derives from a tensor's name. It reuses an initialiser that has such a name
+# by chance, without a look at its value, so the model must not hold one.
+DERIVED_SUFFIXES = tuple(
+    part + end
+    for part in ("", "_quantized", "_convert")
+    for end in (
+        "_scale",
+        "_zero_point",
+        "_quantized",
+        "_QuantizeLinear",
+        "_QuantizeLinear_Input",
+        "_QuantizeLinear_Output",
+        "_DequantizeLinear",
+        "_DequantizeLinear_Output",
+        "_scale_convert",
+        "_zero_point_convert",
+    )
+)
+
+
+def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
+    """Fold and fuse a float graph as Qualcomm's pre-processing does, typed, at ``opset`` or its own if newer.
+
+    ONNX Runtime's basic optimisation comes first: exporters share equal biases through Identity nodes, and Q/DQ on
+    top of those left 21 weights of a ResNet-18 dynamic (44 ms instead of 0.3 ms, shared/notes/qnn.md, section 10).
+    A node that is folded into another disappears; the others keep their names.
+
+    Raises:
+        GraphError: Over 2 GB of weights, or something that ONNX Runtime cannot read.
+    """
+    refuse_large(graph.weight_bytes, graph.name)
+    with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
+        source, target = Path(folder, "float.onnx"), Path(folder, "basic.onnx")
+        save(graph, source)
+        model = basic_optimisation(source, target)
+    model = at_least_opset(model, opset)
+    _fuse(model)
+    _restore_names(model, {node.name for node in graph.nodes()})
+    _drop_unused_domains(model)
+    _free_derived_names(model)
+    infer_types(model)
+    return model
+
+
+def at_least_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Convert a model to ``opset`` where its own is older.
+
+    Q/DQ per channel needs opset 13, blocks and 16 bits need 21.
+    """
+    if opset_of(model) < opset:
+        from onnx import version_converter
+
+        model = version_converter.convert_version(model, opset)
+    # The file format that knows int4 and 16-bit Q/DQ; an exporter may have paired a new opset with an old one.
+    if opset_of(model) >= 21:
+        model.ir_version = max(model.ir_version, 10)
+    return model
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Give the version of the default operator set."""
+    return next((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), 1)
+
+
+def _fuse(model: onnx.ModelProto) -> None:
+    """Fuse Gelu, LpNormalization, SpaceToDepth and LayerNormalization out of the pieces exporters write.
+
+    Quantised one by one, the pieces (Erf, Pow, ReduceMean) lose far more than the whole, and the NPU has kernels
+    for the whole.
+    """
+    from onnxruntime.quantization.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
+    from onnxruntime.quantization.execution_providers.qnn.fusion_spacetodepth import FusionSpaceToDepth
+    from onnxruntime.quantization.fusions import FusionGelu, FusionLayerNormalization
+    from onnxruntime.quantization.onnx_model import ONNXModel
+
+    fusions = [FusionGelu, FusionLpNormalization, FusionSpaceToDepth]
+    if opset_of(model) >= 17:
+        fusions.append(FusionLayerNormalization)
+    wrapped = ONNXModel(model)
+    applied = [fusion(wrapped).apply() for fusion in fusions]
+    if any(applied):
+        wrapped.topological_sort()
+
+
+def _restore_names(model: onnx.ModelProto, before: set[str]) -> None:
+    """Give every node a unique name; one merged from several keeps that of its first part.
+
+    ONNX Runtime calls the Gemm made of ``MatMul`` "fc1" and ``Add`` "fc1/MatMulAddFusion".
+    """
+    taken = {node.name for node in model.graph.node if node.name in before}
+    for index, node in enumerate(model.graph.node):
+        if node.name in taken and node.name in before:
+            continue
+        name = node.name.removesuffix("/MatMulAddFusion")
+        if name not in before or name in taken:
+            name = node.name or f"{node.op_type}_{index}"
+        while name in taken:
+            name += "_"
+        node.name = name
+        taken.add(name)
+
+
+def _drop_unused_domains(model: onnx.ModelProto) -> None:
+    """Remove the operator sets that ONNX Runtime lists in every model it writes."""
+    used = {node.domain for node in all_nodes(model.graph)} | {""}
+    kept = [entry for entry in model.opset_import if entry.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Give the bodies of an If, Loop or Scan."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Walk the nodes of a graph and of every body inside it."""
+    for node in graph.node:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body)
+
+
+def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
+    """Give every name that a body of If, Loop or Scan reads: what it captures is among them."""
+    names: set[str] = set()
+    for body in (body for node in graph.node for body in bodies(node)):
+        names.update(name for node in all_nodes(body) for name in node.input)
+        names.update(value.name for value in body.output)
+    return names
+
+
+def _free_derived_names(model: onnx.ModelProto) -> None:
+    """Rename the inner tensors whose names the quantiser would also derive from another tensor's name."""
+    graph = model.graph
+    names = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    names |= {name for node in graph.node for name in node.output}
+    collisions = sorted(name for name in names if _is_derived(name, names))
+    fixed = {value.name for value in (*graph.input, *graph.output)} | names_in_bodies(graph)
+    for name in collisions:
+        if name in fixed:
+            raise GraphError(
+                f"Tensor {name!r} of {graph.name} has a name that quantisation derives from another tensor's: "
+                "rename it."
+            )
+        free = f"{name}_float"
+        while free in names:
+            free += "_"
+        names.add(free)
+        _rename_tensor(graph, name, free)
+
+
+def _is_derived(name: str, names: set[str]) -> bool:
+    return any(name.endswith(suffix) and name.removesuffix(suffix) in names for suffix in DERIVED_SUFFIXES)
+
+
+def _rename_tensor(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for tensor in graph.initializer:
+        if tensor.name == old:
+            tensor.name = new
+    for node in graph.node:
+        for ports in (node.input, node.output):
+            for port, name in enumerate(ports):
+                if name == old:
+                    ports[port] = new
