@@ -1,0 +1,58 @@
+"""Exact split search: every Pareto-optimal partition of a graph over places, and the space it is exact in."""
+
+from partition.search.baselines import Baselines, Strategy
+from partition.search.cover import certified_cover
+from partition.search.frontier import Effort, Frontier, frontier, search, search_segments
+from partition.search.intervals import SegmentTable, additive_table, segments
+from partition.search.lazy import LazyFrontier, cover_gaps, lazy_frontier
+from partition.search.parallel import search_parallel
+from partition.search.pieces import coarsen
+from partition.search.problem import (
+    Conflict,
+    Constraints,
+    Cost,
+    Infeasible,
+    Objective,
+    Piece,
+    Place,
+    Problem,
+    ProblemError,
+    Solution,
+    Space,
+    Tensor,
+    TooWide,
+    Transfer,
+)
+
+__all__ = [
+    "Baselines",
+    "Conflict",
+    "Constraints",
+    "Cost",
+    "Effort",
+    "Frontier",
+    "Infeasible",
+    "LazyFrontier",
+    "Objective",
+    "Piece",
+    "Place",
+    "Problem",
+    "ProblemError",
+    "SegmentTable",
+    "Solution",
+    "Space",
+    "Strategy",
+    "Tensor",
+    "TooWide",
+    "Transfer",
+    "additive_table",
+    "certified_cover",
+    "coarsen",
+    "cover_gaps",
+    "frontier",
+    "lazy_frontier",
+    "search",
+    "search_parallel",
+    "search_segments",
+    "segments",
+]
