@@ -1,0 +1,157 @@
+"""The one interface every backend implements, and the probes they share."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    import numpy as np
+
+    from compilers.artefact import Artefact, Estimate, Placement
+    from graphs import Graph
+    from partition import Device, Segment
+
+
+class Action(enum.StrEnum):
+    """What one may ask of a backend for a device."""
+
+    COMPILE = "compile"
+    RUN = "run"
+    ESTIMATE = "estimate"
+
+
+class CompilerError(RuntimeError):
+    """A backend refused or failed: `reason` is one sentence, `log` what the vendor printed."""
+
+    def __init__(self, reason: str, *, log: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.log = log
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_error, (self.reason, self.log)
+
+
+def _rebuild_error(reason: str, log: str) -> CompilerError:
+    return CompilerError(reason, log=log)
+
+
+class Session(abc.ABC):
+    """A loaded artefact. `run` is the timed call, so it does nothing but run.
+
+    `on_device` says whether the processor that the segment asked for does the work: an emulator or an
+    interpreter gives outputs that can be checked, and times that mean nothing.
+    """
+
+    on_device: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Run once: arrays by input name in, arrays by output name out."""
+
+    def close(self) -> None:  # noqa: B027 - most sessions have nothing to release
+        """Release the vendor's resources; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Compiler(abc.ABC):
+    """A backend: it turns a Segment into an Artefact, and may load, estimate or explain it."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def why_not(self, action: Action, device: Device, processor: str) -> str | None:
+        """Return None when the action can be asked for, else what is missing and the way out.
+
+        Cheap (no vendor import) and never raises.
+        """
+
+    @final
+    def available(self, action: Action, device: Device, processor: str) -> bool:
+        """Tell whether the action can be asked for."""
+        return self.why_not(action, device, processor) is None
+
+    @abc.abstractmethod
+    def version(self) -> str:
+        """Return package versions and a hash of the vendor's library; part of every cache key."""
+
+    @abc.abstractmethod
+    def compile(self, segment: Segment, out_dir: Path) -> Artefact:
+        """Compile the segment, whose graph lies in `out_dir/segment.onnx`, into `out_dir`.
+
+        Runs inside a child process with a time and a memory limit.
+
+        Raises:
+            CompilerError: the backend refused or failed.
+        """
+
+    def unsupported(self, graph: Graph) -> Mapping[str, str]:  # noqa: ARG002
+        """Map each node that this backend is known to refuse to its reason."""
+        return {}
+
+    def load(self, artefact: Artefact) -> Session:
+        """Load an artefact for running here."""
+        raise CompilerError(f"{self.name} cannot run {artefact.main_file.name} on this machine")
+
+    def estimate(self, artefact: Artefact) -> Estimate:
+        """Return the cost that the artefact's own files tell, without running it."""
+        raise CompilerError(f"{self.name} gives no estimate for {artefact.device}")
+
+    def placement(self, artefact: Artefact) -> Placement:
+        """Return where each node went, from what the compiler wrote, not from what was asked."""
+        raise CompilerError(f"{self.name} does not tell where the nodes of {artefact.main_file.name} run")
+
+
+def missing_package(module: str, distribution: str) -> str | None:
+    """Return None when the module can be imported, else a sentence with the way out; imports nothing."""
+    if importlib.util.find_spec(module) is None:
+        return f"Python package {distribution} is not installed here; run `pip install {distribution}`"
+    return None
+
+
+def distribution_version(distribution: str) -> str:
+    """Return the installed version of a distribution, or "absent"."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def package_dir(module: str) -> Path | None:
+    """Return the folder of a top-level package without importing it."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def library_hash(*paths: Path) -> str:
+    """Return 8 hex digits over the content of vendor libraries, remembered while size and time stay."""
+    stamps = tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths if p.exists())
+    return _library_hash(stamps)
+
+
+@functools.cache
+def _library_hash(stamps: tuple[tuple[str, int, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, _, _ in stamps:
+        with Path(path).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:8]

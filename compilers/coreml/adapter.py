@@ -1,0 +1,138 @@
+"""Core ML for Apple devices: the CPU, the GPU or the Neural Engine of an iPhone or a Mac.
+
+Needs: coremltools 9 (Linux or macOS; its Linux build compiles and cannot run) and onnxruntime.
+Artefacts: model.mlpackage (the same bytes each time), work.json (what the latency model reads).
+Environment: nothing.
+
+Options of a segment:
+    target: iOS16, iOS17, iOS18 or iOS26; int8 needs iOS17, `compress` may need more; the default is what is needed,
+        iOS17 at least.
+    compute: fp16 or fp32, the arithmetic between the 8-bit operations of an int8 graph; the default is fp16 on the
+        Neural Engine, which has no fp32, and fp32 elsewhere.
+    compress: a method of compilers/coreml/compress.py (w8, w4, palette4, prune75, w8a8, ...) for a float graph.
+    samples: feeds for the activation ranges of w8a8 (default 4), random with seeds 0, 1, ...: right for cost, not for
+        accuracy; for ranges from data quantise the graph (precision int8).
+
+Here an artefact runs by MIL's documented semantics, not on Apple's kernels: right for checking a conversion,
+meaningless in its times. Latency is modelled on the few points that Apple has published.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from compilers.adapter import (
+    Action,
+    Compiler,
+    CompilerError,
+    distribution_version,
+    library_hash,
+    missing_package,
+    package_dir,
+)
+from compilers.artefact import Artefact, Estimate, tree_size_bytes
+from compilers.coreml import latency
+from compilers.coreml.work import Work, count_work
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from compilers.adapter import Session
+    from graphs import Graph
+    from partition import Device, Segment
+
+PACKAGE: Final = "model.mlpackage"
+WORK_FILE: Final = "work.json"
+RUNS_ON: Final = "MIL semantics, not Apple kernels"
+APPLE_SYSTEMS: Final = ("ios", "ipados", "macos", "tvos", "visionos", "watchos")
+DEFAULT_TARGET: Final = "iOS17"
+
+
+class CoreMLCompiler(Compiler):
+    """The strict ONNX -> MIL lowering and coremltools' backend."""
+
+    name: ClassVar[str] = "coreml"
+
+    def why_not(self, action: Action, device: Device, processor: str) -> str | None:
+        """Return None when a package can be made and checked here; an estimate needs points for the chip."""
+        if device.os not in APPLE_SYSTEMS:
+            return f"Core ML runs on Apple devices only, and {device.name} runs {device.os}; use --device a17_pro"
+        reason = missing_package("coremltools", "coremltools==9.0") or missing_package("onnxruntime", "onnxruntime")
+        if reason is None and action is Action.ESTIMATE:
+            return latency.why_not(next((p for p in device.processors if p.name == processor), None))
+        return reason
+
+    def version(self) -> str:
+        """Return the versions of coremltools and ONNX Runtime, with a hash of coremltools' libraries and ours."""
+        vendor = package_dir("coremltools")
+        libraries = sorted(vendor.glob("*.so")) if vendor else []
+        own = package_dir("compilers")
+        sources = sorted((own / "coreml").rglob("*.py")) if own else []
+        return (
+            f"coremltools {distribution_version('coremltools')} onnxruntime {distribution_version('onnxruntime')} "
+            f"{library_hash(*libraries, *sources)}"
+        )
+
+    def unsupported(self, graph: Graph) -> Mapping[str, str]:
+        """Map each node whose operator has no lowering to the reason."""
+        from compilers.coreml.lower import node_refusals
+
+        return node_refusals(graph)
+
+    def compile(self, segment: Segment, out_dir: Path) -> Artefact:
+        """Lower, compress, write the package, read it back with the independent reader, prove it, note the work."""
+        from compilers.coreml.build import build
+
+        started = time.perf_counter()
+        compute = compute_precision(segment)
+        built = build(segment, out_dir / PACKAGE, compute=compute, default_target=DEFAULT_TARGET)
+        (out_dir / WORK_FILE).write_text(count_work(segment.graph).to_json(), encoding="utf-8")
+        return Artefact(
+            compiler=self.name,
+            compiler_version=self.version(),
+            segment_digest=segment.digest,
+            device=segment.device.name,
+            processor=segment.processor,
+            precision=segment.precision,
+            directory=out_dir,
+            files=(PACKAGE, WORK_FILE),
+            size_bytes=tree_size_bytes(out_dir / PACKAGE),
+            compile_s=time.perf_counter() - started,
+            facts=(
+                ("runs_on", RUNS_ON),
+                ("compute", compute),
+                *built.facts(),
+                *latency.facts(segment.device.processor(segment.processor)),
+            ),
+        )
+
+    def load(self, artefact: Artefact) -> Session:
+        """Load the package into the MIL executor: outputs to check, times that mean nothing."""
+        from compilers.coreml.session import EmulatedSession
+
+        return EmulatedSession(artefact.main_file)
+
+    def estimate(self, artefact: Artefact) -> Estimate:
+        """Model the latency from the counted work and the points published for the chip."""
+        work = Work.from_json((artefact.directory / WORK_FILE).read_text(encoding="utf-8"))
+        return latency.estimate(work, chip=artefact.fact("chip"), precision=artefact.fact("arithmetic"))
+
+
+def compute_precision(segment: Segment) -> str:
+    """Return "fp16" or "fp32", the arithmetic of the float operations.
+
+    Raises:
+        CompilerError: the option is unknown, contradicts the precision, or the processor cannot do it.
+    """
+    on_npu = segment.device.processor(segment.processor).kind == "npu"
+    default = segment.precision if segment.precision != "int8" else ("fp16" if on_npu else "fp32")
+    compute = segment.option("compute", default)
+    if compute not in ("fp16", "fp32"):
+        raise CompilerError(f"option compute={compute!r} is not fp16 or fp32")
+    if segment.precision not in ("int8", compute):
+        raise CompilerError(f"option compute={compute} contradicts precision {segment.precision}")
+    if compute == "fp32" and on_npu and segment.precision == "fp32":
+        raise CompilerError("the Neural Engine computes in fp16 and int8 only; ask for fp16, or for the CPU or GPU")
+    return compute

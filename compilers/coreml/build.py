@@ -1,0 +1,116 @@
+"""From a segment to a proven package: lower, convert, compress, save, read back, run once."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from compilers.adapter import CompilerError
+from compilers.coreml import compress as compression
+from compilers.coreml.calibrate import activation_ranges
+from compilers.coreml.check import check_package, count_operations, prove
+from compilers.coreml.lower import lower
+from compilers.coreml.write import convert, package_digest, save_model
+from graphs import random_inputs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from compilers.coreml.lower import Lowered
+    from compilers.coreml.package import Program
+    from partition import Segment
+
+DEFAULT_SAMPLES: Final = "4"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What is known of a package once it is written and proven."""
+
+    target: str
+    arithmetic: str
+    compress: str
+    compressed: int
+    operations: int
+    sha256: str
+    proof_error: float
+    proof_s: float
+
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """Return what an artefact keeps; `proof_error` is relative L2 to the graph in float32 or int8."""
+        facts = {
+            "target": self.target,
+            "arithmetic": self.arithmetic,
+            "operations": str(self.operations),
+            "package_sha256": self.sha256,
+            "proof_error": f"{self.proof_error:.3g}",
+            "proof_s": f"{self.proof_s:.3g}",
+        }
+        if self.compress:
+            facts |= {"compress": self.compress, "compressed_weights": str(self.compressed)}
+        return tuple(facts.items())
+
+
+def build(segment: Segment, package: Path, *, compute: str, default_target: str) -> Built:
+    """Write the package of a segment, whose graph lies beside it in `segment.onnx`.
+
+    Raises:
+        CompilerError: an option is wrong, or a step fails; the sentence names it.
+    """
+    name = segment.option("compress", "")
+    chosen = compression.method(name) if name else None
+    stated = segment.option("target", "") or None
+    target = stated or default_target
+    if chosen is not None:
+        _check(segment, chosen, compute)
+        target = compression.target_for(chosen, stated, default_target)
+    lowered = lower(segment.graph.proto(), target)
+    model = convert(lowered, target=target, compute=compute)
+    if chosen is not None:
+        model = _compressed(segment, model, lowered, chosen, package)
+    save_model(model, lowered, package)
+    session = check_package(package)
+    compressed = _count_compressed(session.program)
+    if chosen is not None and not compressed:
+        raise CompilerError(f"compress={name} left every weight as it was: none has 2048 elements that qualify")
+    started = time.perf_counter()
+    exact = compute == "fp32" and segment.precision == "fp32" and chosen is None
+    error = prove(session, segment.graph, package.parent / "segment.onnx", exact=exact)
+    activations = chosen is not None and chosen.activations
+    return Built(
+        target=target,
+        arithmetic="int8" if activations or segment.precision == "int8" else compute,
+        compress=name,
+        compressed=compressed,
+        operations=count_operations(session.program),
+        sha256=package_digest(package),
+        proof_error=error,
+        proof_s=time.perf_counter() - started,
+    )
+
+
+def _check(segment: Segment, chosen: compression.Method, compute: str) -> None:
+    if segment.precision == "int8":
+        raise CompilerError("compress is for a float graph; this one is quantised already (precision int8)")
+    if chosen.activations and compute != "fp16":
+        raise CompilerError("8-bit activations need precision fp16: coremltools 9.0 writes their scales in fp16 only")
+
+
+def _compressed(segment: Segment, model: Any, lowered: Lowered, chosen: compression.Method, package: Path) -> Any:  # noqa: ANN401
+    if not chosen.activations:
+        return compression.compress(model, chosen)
+    samples = segment.option("samples", DEFAULT_SAMPLES)
+    if not samples.isdecimal() or not int(samples):
+        raise CompilerError(f"option samples={samples!r} is no count of feeds")
+    scratch = package.with_name("float.mlpackage")
+    save_model(model, lowered, scratch)
+    feeds = (random_inputs(segment.graph, seed) for seed in range(int(samples)))
+    ranges = activation_ranges(check_package(scratch), feeds)
+    shutil.rmtree(scratch)
+    return compression.compress(model, chosen, ranges)
+
+
+def _count_compressed(program: Program) -> int:
+    return sum(o.type.startswith("constexpr_") and o.type != "constexpr_cast" for o in program.operations)

@@ -1,0 +1,133 @@
+"""ONNX Runtime on a CPU: the baseline, and the host's latency.
+
+Needs: onnxruntime.
+Artefacts: optimised.onnx (the graph after ONNX Runtime's optimiser: for the instruction set of this machine when
+    the device is the host, else without the layouts that depend on one; weights above 1 KB beside it in
+    optimised.data), placement.json.
+Environment: nothing.
+
+Options of a segment: `threads` (intra-op threads, default 1).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from compilers.adapter import (
+    Action,
+    Compiler,
+    distribution_version,
+    library_hash,
+    missing_package,
+    package_dir,
+)
+from compilers.artefact import Artefact, Placement, tree_size_bytes
+from compilers.ort_session import (
+    OrtSession,
+    assigned_units,
+    cpu_session,
+    positive_int,
+    read_options,
+    require_precision,
+    session_options,
+    source_names,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnxruntime as ort
+
+    from compilers.adapter import Session
+    from partition import Device, Segment
+
+_UNITS: Final = {"CPUExecutionProvider": "cpu"}
+_REFUSED: Final = {
+    "fp16": "its CPU kernels compute in float32, so it would only insert casts; ask for fp32 or int8",
+}
+
+
+class _ElsewhereSession(OrtSession):
+    """The same kernels on another CPU than the one asked for: outputs to check, no times."""
+
+    on_device: ClassVar[bool] = False
+
+
+class OrtCpuCompiler(Compiler):
+    """ONNX Runtime's CPU execution provider."""
+
+    name: ClassVar[str] = "ort_cpu"
+
+    def why_not(self, action: Action, device: Device, processor: str) -> str | None:
+        """Return None for a CPU: this machine's is measured, another's gets its artefact and its outputs here."""
+        if device.processor(processor).kind != "cpu":
+            return f"ort_cpu runs on a CPU; for the {processor} of {device.name} choose another backend"
+        if action is Action.ESTIMATE:
+            return "ort_cpu has no cost model; it is measured by running"
+        return missing_package("onnxruntime", "onnxruntime")
+
+    def version(self) -> str:
+        """Return the version of onnxruntime and the hash of its native module."""
+        folder = package_dir("onnxruntime")
+        natives = sorted((folder / "capi").glob("onnxruntime_pybind11_state*")) if folder else []
+        return f"onnxruntime-{distribution_version('onnxruntime')}+{library_hash(*natives)}"
+
+    def compile(self, segment: Segment, out_dir: Path) -> Artefact:
+        """Write the graph as ONNX Runtime optimises it for this machine, and where its nodes went."""
+        require_precision(segment, backend=self.name, refused=_REFUSED)
+        options = read_options(segment, backend=self.name, defaults={"threads": "1"})
+        threads = positive_int(options["threads"], "option threads")
+        main_file = out_dir / "optimised.onnx"
+        config = session_options(threads=threads)
+        config.graph_optimization_level = _optimisation_level(segment.device)
+        config.optimized_model_filepath = str(main_file)
+        config.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.data")
+        session = cpu_session(out_dir / "segment.onnx", config)
+        nodes = assigned_units(session, _UNITS)
+        names = source_names((name for name, _, _ in nodes), {n.name for n in segment.graph.nodes()})
+        units = {names[name]: unit for name, _, unit in nodes}
+        (out_dir / "placement.json").write_text(json.dumps({"units": units}, indent=1), encoding="utf-8")
+        files = tuple(n for n in ("optimised.onnx", "optimised.data", "placement.json") if (out_dir / n).exists())
+        return Artefact(
+            compiler=self.name,
+            compiler_version=self.version(),
+            segment_digest=segment.digest,
+            device=segment.device.name,
+            processor=segment.processor,
+            precision=segment.precision,
+            directory=out_dir,
+            files=files,
+            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
+            compile_s=0.0,
+            facts=(
+                ("threads", str(threads)),
+                ("nodes_after_optimisation", str(len(nodes))),
+                (
+                    "runs_on",
+                    "this machine" if segment.device.os == "host" else "ONNX Runtime's kernels on this machine",
+                ),
+            ),
+        )
+
+    def load(self, artefact: Artefact) -> Session:
+        """Load the optimised graph as it is, with the threads it was compiled for."""
+        import onnxruntime as ort
+
+        options = session_options(threads=int(artefact.fact("threads")))
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = cpu_session(artefact.main_file, options)
+        return OrtSession(session) if artefact.device == "host" else _ElsewhereSession(session)
+
+    def placement(self, artefact: Artefact) -> Placement:
+        """Return the units that the session itself reported when it had partitioned the graph."""
+        text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
+        return Placement(units=json.loads(text)["units"])
+
+
+def _optimisation_level(device: Device) -> ort.GraphOptimizationLevel:
+    """The last level lays tensors out for the machine that optimises, so it is for the host alone."""
+    import onnxruntime as ort
+
+    levels = ort.GraphOptimizationLevel
+    return levels.ORT_ENABLE_ALL if device.os == "host" else levels.ORT_ENABLE_EXTENDED

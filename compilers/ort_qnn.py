@@ -1,0 +1,95 @@
+"""ONNX Runtime with the QNN execution provider: Qualcomm's Hexagon NPU (HTP).
+
+Needs: onnxruntime, onnxruntime-qnn (Linux x86-64 with glibc 2.35 for compiling).
+Artefacts: context.onnx and context_qnn.bin (the context binary that the device loads; a part of the graph
+    that the NPU refused stays in context.onnx), profile.csv (the compiler's own simulation, for chips that
+    it simulates), placement.json, qnn.log (why a node was refused).
+Environment: nothing.
+
+Options of a segment: see `compilers.qnn.chip.target`. Here an artefact runs on the HTP emulator of the wheel,
+which is right in its outputs and meaningless in its times. The emulator computes "fp16" in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from compilers.adapter import Action, Compiler
+from compilers.artefact import Artefact, tree_size_bytes
+from compilers.ort_session import OrtSession
+from compilers.qnn import estimate as simulation
+from compilers.qnn import wheel
+from compilers.qnn.chip import target
+from compilers.qnn.placement import read_partitioning
+from compilers.qnn.prepare import CONTEXT_FILE, LOG_FILE, compile_context
+from compilers.qnn.session import npu_session, sdk_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from compilers.adapter import Session
+    from compilers.artefact import Estimate, Placement
+    from partition import Device, Segment
+
+_LIBRARIES: Final = (wheel.PLUGIN, wheel.HTP_LIBRARY, wheel.SYSTEM_LIBRARY)
+
+
+class HtpEmulatorSession(OrtSession):
+    """A context binary on the wheel's emulator of the HTP: its outputs count, its times do not."""
+
+    on_device: ClassVar[bool] = False
+
+
+class OrtQnnCompiler(Compiler):
+    """The QNN execution provider on the HTP."""
+
+    name: ClassVar[str] = "ort_qnn"
+
+    def why_not(self, action: Action, device: Device, processor: str) -> str | None:
+        """Return None when the chip can be compiled for, emulated or simulated here, else what is missing."""
+        reason = wheel.why_not_chip(device, processor, self.name) or wheel.why_not_here(*_LIBRARIES)
+        if reason is None and action is Action.ESTIMATE:
+            return wheel.why_not_simulated(device, processor)
+        return reason
+
+    def version(self) -> str:
+        """Return the versions of both packages and a hash of Qualcomm's libraries."""
+        return wheel.version()
+
+    def compile(self, segment: Segment, out_dir: Path) -> Artefact:
+        """Write the context binary, the profile with the simulation, and the placement with its reasons."""
+        chip = target(segment, backend=self.name)
+        found = compile_context(segment.graph, out_dir / "segment.onnx", out_dir, chip.provider_options())
+        files = (CONTEXT_FILE, *sorted(p.name for p in out_dir.glob("context_*.bin")))
+        profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
+        return Artefact(
+            compiler=self.name,
+            compiler_version=self.version(),
+            segment_digest=segment.digest,
+            device=segment.device.name,
+            processor=segment.processor,
+            precision=segment.precision,
+            directory=out_dir,
+            files=(*files, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
+            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
+            compile_s=0.0,
+            facts=(
+                *chip.facts(),
+                ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),
+                ("partitions", str(found.partitions)),
+                *simulation.facts(profile, found, segment.graph, segment.precision),
+            ),
+        )
+
+    def load(self, artefact: Artefact) -> Session:
+        """Load the context binary on the HTP emulator."""
+        options = {"soc_model": artefact.fact("soc_model"), "vtcm_mb": artefact.fact("vtcm_mb")}
+        return HtpEmulatorSession(npu_session(artefact.main_file, options))
+
+    def estimate(self, artefact: Artefact) -> Estimate:
+        """Return the simulation that the compiler wrote when it made the context binary."""
+        return simulation.estimate(artefact)
+
+    def placement(self, artefact: Artefact) -> Placement:
+        """Return the units that the partitioned session reported, with the provider's reasons."""
+        return read_partitioning(artefact.directory / simulation.PLACEMENT_FILE).placement

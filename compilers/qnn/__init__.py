@@ -1,0 +1,1 @@
+"""What the two Qualcomm adapters (`ort_qnn`, `snpe`) share; only they import from here."""

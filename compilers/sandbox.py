@@ -1,0 +1,280 @@
+"""Vendor code in a child process: a time and a memory limit, a log, and a crash that becomes CompilerError."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
+
+from compilers.adapter import CompilerError
+from compilers.artefact import Artefact, read_artefact, write_artefact
+from compilers.registry import get_compiler
+from partition import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+REFUSAL_FILE: Final = "refusal.json"
+_POLL_S: Final = 0.02
+_LOG_TAIL_BYTES: Final = 20_000
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_cancelled: Final = threading.Event()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one child may take: wall seconds, and resident bytes of the child and its own children."""
+
+    time_s: float = 600.0
+    memory_bytes: int = 12 << 30
+
+
+def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
+    """Compile the segment below `root`, or return what an earlier run compiled from the same content.
+
+    Raises:
+        CompilerError: the backend refused, now or in an earlier run with the same versions, or it crashed
+            or ran into a limit.
+    """
+    directory = artefact_dir(segment, root.resolve())  # the child works in another folder
+    artefact = read_artefact(directory)
+    if artefact is not None:
+        return artefact
+    from graphs import save  # brings onnx, which a cached compile does not need
+
+    _raise_earlier_refusal(directory)
+    with _scratch_beside(directory) as scratch:
+        save(segment.graph, scratch / "segment.onnx")
+        (scratch / "request.json").write_text(json.dumps(segment.key(), indent=1), encoding="utf-8")
+        try:
+            in_child(
+                _compile, _without_graph(segment), scratch, limits=limits, log=scratch / "compile.log", cwd=scratch
+            )
+        except CompilerError as error:
+            if isinstance(error, _EndedError):  # a crash or a limit may not come again: let a rerun try
+                raise
+            (scratch / REFUSAL_FILE).write_text(json.dumps({"reason": error.reason, "log": error.log}))
+            raise
+    published = read_artefact(directory)
+    if published is None:
+        raise CompilerError(f"{segment.compiler} finished but {directory} holds no complete artefact")
+    return published
+
+
+def artefact_dir(segment: Segment, root: Path) -> Path:
+    """Name the folder of a segment's artefact: by content, by vendor versions and by our adapters' code."""
+    key = f"{segment.digest}:{get_compiler(segment.compiler).version()}:{_adapters_hash()}"
+    digest12 = hashlib.sha256(key.encode()).hexdigest()[:12]
+    model = f"{_file_safe(segment.graph.name)}-{segment.graph.digest[:12]}"
+    return root / model / f"{digest12}-{segment.compiler}-{segment.device.name}-{segment.precision}"
+
+
+def in_child(
+    function: Callable[[*Ts], R],
+    *args: *Ts,
+    limits: Limits,
+    log: Path | None = None,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> R:
+    """Call a module-level function in a fresh process and return its value.
+
+    What the child prints goes to `log`. A `CompilerError` in the child comes back as it is.
+
+    Raises:
+        CompilerError: the child raised, died by a signal, or passed a limit; with the end of its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
+        answer = Path(folder) / "answer.pickle"
+        log = log or Path(folder) / "child.log"
+        request = pickle.dumps((function, args, str(answer)))
+        with log.open("wb") as sink:
+            process = _start(request, sink, cwd or Path(folder), env or {})
+            ended = _wait(process, limits)
+        return cast("R", _read_answer(answer, log, ended, _label(function, args)))
+
+
+def cancel_children() -> None:
+    """End every running child, and every later one at once: for Ctrl-C while other threads compile."""
+    _cancelled.set()
+
+
+class _EndedError(CompilerError):
+    """The child did not answer: it crashed or was stopped."""
+
+
+def _without_graph(segment: Segment) -> dict[str, Any]:
+    """Take a segment apart for the trip to the child, which reads the graph from `segment.onnx`."""
+    parts = {f.name: getattr(segment, f.name) for f in dataclasses.fields(segment) if f.name != "graph"}
+    return {**parts, "digest": segment.digest}
+
+
+def _compile(parts: dict[str, Any], out_dir: Path) -> None:
+    from graphs import load
+
+    digest = parts.pop("digest")
+    segment = Segment(graph=load(out_dir / "segment.onnx"), **parts)
+    start = time.perf_counter()
+    artefact = get_compiler(segment.compiler).compile(segment, out_dir)
+    write_artefact(dataclasses.replace(artefact, segment_digest=digest, compile_s=time.perf_counter() - start))
+
+
+def _start(request: bytes, sink: Any, cwd: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:  # noqa: ANN401
+    # -P keeps the child's folder, which holds vendor files, off its import path.
+    command = [sys.executable, "-P", "-c", "from compilers.child import main; main()"]
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env={**os.environ, **env, "PYTHONPATH": path, "TQDM_DISABLE": "1"},
+        start_new_session=True,  # so that a limit ends its children too, and Ctrl-C reaches us alone
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # a child that died at once is reported by _read_answer
+        process.stdin.write(request)
+        process.stdin.close()
+    return process
+
+
+def _wait(process: subprocess.Popen[bytes], limits: Limits) -> str:
+    """Wait for the end of the child and say how it ended: "" when it came by itself."""
+    deadline = time.monotonic() + limits.time_s
+    next_memory_check = time.monotonic()
+    try:
+        while process.poll() is None:
+            now = time.monotonic()
+            if _cancelled.is_set():
+                return "was cancelled"
+            if now > deadline:
+                return f"was stopped at its time limit of {limits.time_s:g} s"
+            if now > next_memory_check:
+                next_memory_check = now + 10 * _POLL_S
+                if _resident_bytes(process.pid) > limits.memory_bytes:
+                    return f"was stopped at its memory limit of {limits.memory_bytes / 2**30:.3g} GiB"
+            time.sleep(_POLL_S)
+    finally:
+        _end(process)
+    return f"crashed with {_signal_name(-process.returncode)}" if process.returncode < 0 else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _resident_bytes(pid: int) -> int:
+    import psutil
+
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    total = 0
+    for member in family:
+        with contextlib.suppress(psutil.Error):  # it ended since we listed it
+            total += member.memory_info().rss
+    return total
+
+
+def _read_answer(answer: Path, log: Path, ended: str, label: str) -> Any:  # noqa: ANN401
+    if not answer.exists():
+        raise _EndedError(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
+    value, error = pickle.loads(answer.read_bytes())  # noqa: S301 - our own child wrote it
+    if error is None:
+        return value
+    if not error.log:
+        error.log = _tail(log)
+    raise error
+
+
+def _raise_earlier_refusal(directory: Path) -> None:
+    refusal = directory / REFUSAL_FILE
+    if refusal.exists():
+        try:
+            entry = json.loads(refusal.read_text())
+            reason, log = entry["reason"], entry["log"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            return
+        raise CompilerError(reason, log=log)
+
+
+@contextlib.contextmanager
+def _scratch_beside(directory: Path) -> Iterator[Path]:
+    """Give a scratch folder that takes the place of `directory`, so that no reader sees it half-made."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=directory.parent))
+    try:
+        yield scratch
+    except CompilerError:
+        _take_place(scratch, directory)
+        raise
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    _take_place(scratch, directory)
+
+
+def _take_place(scratch: Path, directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    scratch.chmod(0o755)
+    try:
+        scratch.rename(directory)
+    except OSError:  # another run published the same content first
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@functools.cache
+def _adapters_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _label(function: Callable[..., object], args: tuple[object, ...]) -> str:
+    for arg in args:
+        if isinstance(arg, Artefact):
+            return arg.compiler
+        if isinstance(arg, dict) and isinstance(arg.get("compiler"), str):
+            return str(arg["compiler"])
+    return function.__name__.strip("_")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
+def _file_safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)[:60] or "graph"

@@ -1,0 +1,193 @@
+"""Apache TVM on the CPU of this machine: Relax import, NHWC layout, fusion, a tile for each fused function, LLVM.
+
+Needs: apache-tvm with an apache-tvm-ffi that can serialise its IR (`_FFI_PINS`), onnxruntime (reference for the
+    check of the whole model).
+Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load in seconds), functions.json (how
+    each fused function was built, and its time), placement.json.
+Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
+    set from the option `threads`, because TVM's own default is one thread.
+
+Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2).
+
+Only this file is imported without TVM; the others of the folder import it, so methods import them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from compilers.adapter import (
+    Action,
+    Compiler,
+    CompilerError,
+    Session,
+    distribution_version,
+    library_hash,
+    missing_package,
+    package_dir,
+)
+from compilers.artefact import Artefact, Placement, tree_size_bytes
+from compilers.ort_session import positive_int, read_options, require_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from compilers.tvm.cache import Decision
+    from graphs import Graph
+    from partition import Device, Segment
+
+# Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
+_FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
+_REFUSED: Final = {"fp16": "its host build computes in float32 only; ask for fp32"}
+_INT8_FACT: Final = "int8 computed as float32 after dequantise"
+_DEFAULTS: Final = {"threads": "1", "sweep": "2"}
+# Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
+_NOT_IMPORTED: Final = frozenset(
+    {
+        "Attention", "BitCast", "Celu", "CenterCropPad", "Col2Im", "ConvInteger", "DFT", "Det", "GRU",
+        "HammingWindow", "LSTM", "Loop", "LpNormalization", "MelWeightMatrix", "NegativeLogLikelihoodLoss",
+        "OneHot", "QLinearConv", "QLinearMatMul", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT", "Scan",
+        "SoftmaxCrossEntropyLoss", "StringNormalizer", "Swish", "TensorScatter", "TfIdfVectorizer",
+        "Upsample",
+    }
+)  # fmt: skip
+
+
+class TvmCompiler(Compiler):
+    """Apache TVM, Relax, for the host CPU."""
+
+    name: ClassVar[str] = "tvm"
+
+    def why_not(self, action: Action, device: Device, processor: str) -> str | None:
+        """Return None for compiling and running on this machine's CPU, else what is in the way."""
+        if device.os != "host" or processor != "cpu":
+            return (
+                f"targets other than the host CPU are not compiled by this adapter, so not the {processor} of "
+                f"{device.name}; use device host, processor cpu"
+            )
+        if action is Action.ESTIMATE:
+            return "tvm has no cost model for a CPU; it is measured by running"
+        return missing_package("tvm", "apache-tvm") or _wrong_ffi() or missing_package("onnxruntime", "onnxruntime")
+
+    def version(self) -> str:
+        """Return the versions of the TVM and ffi wheels and a hash of their libraries."""
+        folders = [folder / "lib" for name in ("tvm", "tvm_ffi") if (folder := package_dir(name))]
+        names = ("libtvm_compiler.*", "libtvm_runtime.*", "libtvm_ffi.*")
+        libraries = sorted(path for folder in folders for name in names for path in folder.glob(name))
+        versions = f"{distribution_version('apache-tvm')}-ffi-{distribution_version('apache-tvm-ffi')}"
+        return f"apache-tvm-{versions}+{library_hash(*libraries)}"
+
+    def unsupported(self, graph: Graph) -> Mapping[str, str]:
+        """Map each node that TVM's importer is known to refuse to its reason."""
+        return {node.name: reason for node in graph.nodes() if (reason := _refused(node.op_type, node.domain))}
+
+    def compile(self, segment: Segment, out_dir: Path) -> Artefact:
+        """Import, tune, build, check every function and then the whole model, and export."""
+        require_precision(segment, backend=self.name, refused=_REFUSED)
+        options = read_options(segment, backend=self.name, defaults=_DEFAULTS)
+        threads = positive_int(options["threads"], "option threads")
+        candidates = positive_int(options["sweep"], "option sweep")
+        for node, reason in self.unsupported(segment.graph).items():
+            raise CompilerError(f"node {node!r}: {reason}")
+
+        from compilers.tvm import library, pipeline
+        from compilers.tvm.check import check_model
+
+        library.use_threads(threads)
+        built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
+        files = library.export(built.executable, out_dir)
+        _write_json(out_dir / "functions.json", [_row(*item, built.calls) for item in built.decisions.items()])
+        units = {node.name: "cpu" for node in segment.graph.nodes()}
+        _write_json(out_dir / "placement.json", {"units": units})
+        files = (*files, "functions.json", "placement.json")
+        artefact = Artefact(
+            compiler=self.name,
+            compiler_version=self.version(),
+            segment_digest=segment.digest,
+            device=segment.device.name,
+            processor=segment.processor,
+            precision=segment.precision,
+            directory=out_dir,
+            files=files,
+            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
+            compile_s=0.0,
+            facts=(*_facts(segment, built.decisions), ("mcpu", built.mcpu), ("threads", str(threads))),
+        )
+        with library.load(artefact) as session:
+            quantised = segment.precision == "int8"
+            agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
+        return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
+
+    def load(self, artefact: Artefact) -> Session:
+        """Load the library into a Relax virtual machine, with the threads it was compiled for."""
+        from compilers.tvm import library
+
+        library.use_threads(int(artefact.fact("threads")))
+        return library.load(artefact)
+
+    def placement(self, artefact: Artefact) -> Placement:
+        """Return the CPU for every node: the host build has nothing else."""
+        text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
+        return Placement(units=json.loads(text)["units"])
+
+
+def _wrong_ffi() -> str | None:
+    tvm, ffi = distribution_version("apache-tvm"), distribution_version("apache-tvm-ffi")
+    pins = _FFI_PINS.get(tvm)
+    if pins is None:
+        return f"apache-tvm {tvm} is not one this adapter knows; run `pip install apache-tvm=={next(iter(_FFI_PINS))}`"
+    if ffi not in pins:
+        return (
+            f"apache-tvm {tvm} crashes with apache-tvm-ffi {ffi} when it serialises TIR; "
+            f"run `pip install --no-deps apache-tvm-ffi=={pins[0]}`"
+        )
+    return None
+
+
+def _refused(op_type: str, domain: str) -> str | None:
+    if domain not in ("", "ai.onnx"):
+        return f"TVM's ONNX importer ignores operator domains, so {domain}::{op_type} would be read as another operator"
+    if op_type in _NOT_IMPORTED:
+        return f"TVM's ONNX importer has no usable {op_type}"
+    return None
+
+
+def _row(name: str, decision: Decision, calls: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "function": name,
+        "calls": calls.get(name, 0),
+        "build": decision.build,
+        "config": decision.config.to_json() if decision.config else None,
+        "time_s": decision.time_s,
+        "reason": decision.reason,
+        "miscompiled": list(decision.miscompiled),
+    }
+
+
+def _facts(segment: Segment, decisions: Mapping[str, Decision]) -> tuple[tuple[str, str], ...]:
+    inputs = [(spec.name, spec.shape, spec.dtype) for spec in segment.graph.inputs()]
+    unscheduled = [name for name, d in decisions.items() if d.build in ("plain", "safe")]
+    miscompiled = [name for name, d in decisions.items() if d.miscompiled]
+    facts = {
+        "inputs": json.dumps(inputs),
+        "outputs": json.dumps([spec.name for spec in segment.graph.outputs()]),
+        "functions": str(len(decisions)),
+        "functions_unscheduled": " ".join(unscheduled),
+        "functions_miscompiled": " ".join(miscompiled),
+        "functions_safe": " ".join(name for name, d in decisions.items() if d.build == "safe"),
+    }
+    if segment.precision == "int8":
+        facts["int8"] = _INT8_FACT
+    return tuple(facts.items())
+
+
+def _with_facts(artefact: Artefact, *facts: tuple[str, str]) -> Artefact:
+    return dataclasses.replace(artefact, facts=(*artefact.facts, *facts))
+
+
+def _write_json(path: Path, content: Any) -> None:  # noqa: ANN401
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")

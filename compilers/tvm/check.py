@@ -1,0 +1,82 @@
+"""The whole model against ONNX Runtime: the last word on whether an artefact is right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from compilers.adapter import CompilerError
+from compilers.ort_session import cpu_session, reference_session, session_options
+from graphs import compare, random_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from compilers.adapter import Session
+    from graphs import Graph, OutputError
+
+FLOAT_TOLERANCE: Final = 1e-3
+"""Largest difference over the largest value of the reference."""
+QUANTISED_SPREADS: Final = 2.0
+QUANTISED_COSINE: Final = 0.99
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """How far outputs are from the reference, the worst of all outputs; infinite when nothing can be said."""
+
+    relative_max: float
+    cosine: float
+
+    @classmethod
+    def of(cls, reference: Mapping[str, Any], outputs: Mapping[str, Any]) -> Agreement:
+        """Compare outputs by name."""
+        far = [
+            _distance(error, reference.get(name), outputs.get(name))
+            for name, error in compare(reference, outputs).items()
+        ]
+        return cls(relative_max=max(f[0] for f in far), cosine=min(f[1] for f in far))
+
+
+def check_model(graph: Graph, model: Path, session: Session, *, quantised: bool) -> Agreement:
+    """Run the artefact and the reference on seeded inputs and compare.
+
+    A float model must agree within `FLOAT_TOLERANCE`. A Q/DQ model rounds elsewhere with every other order of
+    its sums, so it must be within twice what ONNX Runtime itself moves between its optimisations off and on, or
+    else have a cosine of 0.99.
+
+    Raises:
+        CompilerError: the artefact computes something else; with the figures.
+    """
+    feed = random_inputs(graph, 0)
+    reference = reference_session(graph).run(feed)
+    agreement = Agreement.of(reference, session.run(feed))
+    away = (
+        f"TVM's code is wrong for {graph.name!r}: its output is {agreement.relative_max:.2g} of the largest value "
+        f"away from ONNX Runtime's (cosine {agreement.cosine:.4f})"
+    )
+    if not quantised:
+        if agreement.relative_max > FLOAT_TOLERANCE:
+            raise CompilerError(f"{away}, and {FLOAT_TOLERANCE:g} is allowed")
+        return agreement
+    spread = Agreement.of(reference, _optimised_outputs(model, feed, list(reference))).relative_max
+    if agreement.relative_max > QUANTISED_SPREADS * spread and agreement.cosine < QUANTISED_COSINE:
+        raise CompilerError(f"{away}, whose own optimisations move it by {spread:.2g}")
+    return agreement
+
+
+def _optimised_outputs(model: Path, feed: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    session = cpu_session(model, session_options(threads=1))
+    return dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+
+def _distance(error: OutputError, reference: Any, output: Any) -> tuple[float, float]:  # noqa: ANN401
+    """Return (relative maximum, cosine) of one output; equal is (0, 1), also where both are NaN."""
+    if error.relative_max is not None:
+        return error.relative_max, error.cosine or 0.0
+    both = reference is not None and output is not None
+    equal = both and np.array_equal(reference, output, equal_nan=np.asarray(reference).dtype.kind == "f")
+    return (0.0, 1.0) if equal else (float("inf"), 0.0)

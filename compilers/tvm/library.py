@@ -1,0 +1,129 @@
+"""Build the module, pack it into files, load those files, run them.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+
+With a C++ compiler on the PATH the code becomes a shared library (`model.so`). Without one, there is nothing to
+link with, so the bytecode and weights go to `model.vm` and the code as optimised LLVM IR to `code0.ll`, which
+TVM's own LLVM turns into machine code when it is loaded (seconds instead of milliseconds).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.backend.cpu_generic import pipeline
+
+from compilers.adapter import CompilerError, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from compilers.artefact import Artefact
+
+Array = np.ndarray[Any, Any]
+
+_COMPILERS: Final = ("g++", "gcc", "c++", "cc", "clang++", "clang")
+_SAFE_SUFFIX: Final = "_safe"
+
+
+def assemble(module: Any, tuned: Mapping[str, Any], safe: Mapping[str, Any], target: Any, baseline: Any) -> Any:  # noqa: ANN401
+    """Build the executable from the module with its functions as tuned.
+
+    `safe` are the functions that only the baseline target compiles right; they become a library of their own
+    and the main function calls them by name.
+    """
+    functions = {gv: func for gv, func in module.functions.items() if gv.name_hint not in safe}
+    functions = {gv: tuned.get(gv.name_hint, func) for gv, func in functions.items()}
+    whole = tvm.IRModule(functions, attrs=module.attrs)
+    if safe:
+        whole["main"] = _Externaliser(module, frozenset(safe)).visit_expr(whole["main"])
+        named = {name + _SAFE_SUFFIX: func for name, func in safe.items()}
+        external = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in named.items()})
+        whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
+    # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
+    passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)
+    with target, tvm.transform.PassContext(opt_level=3):
+        return relax.build(whole, target=target, relax_pipeline=tvm.transform.Sequential(passes))
+
+
+def export(executable: Any, folder: Path) -> tuple[str, ...]:  # noqa: ANN401
+    """Write the executable into `folder` and return the files' names, the main one first."""
+    if any(shutil.which(name) for name in _COMPILERS):
+        executable.export_library(str(folder / "model.so"))
+        return ("model.so",)
+    executable.mod.write_to_file(str(folder / "model.vm"), "relax.VMExecutable")
+    codes = [imported for imported in executable.mod.imports if imported.kind == "llvm"]
+    names = [f"code{index}.ll" for index in range(len(codes))]
+    for name, code in zip(names, codes, strict=True):
+        code.write_to_file(str(folder / name), "ll")
+    return ("model.vm", *names)
+
+
+def load(artefact: Artefact) -> TvmSession:
+    """Load the files of an artefact into a Relax virtual machine."""
+    paths = [artefact.directory / name for name in artefact.files]
+    if paths[0].suffix == ".so":
+        library = tvm.runtime.load_module(str(paths[0]))
+    else:
+        library = tvm.get_global_func("relax.ExecutableLoadFromFile")(str(paths[0]))
+        for path in paths:
+            if path.suffix == ".ll":
+                library.import_module(tvm.runtime.load_module(str(path)))
+    return TvmSession(library, json.loads(artefact.fact("inputs")), json.loads(artefact.fact("outputs")))
+
+
+def use_threads(threads: int) -> None:
+    """Set the size of TVM's thread pool.
+
+    The environment variable is read when the pool starts; the call resizes one that has started. With neither,
+    TVM uses one thread.
+    """
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+class TvmSession(Session):
+    """A Relax virtual machine behind our interface; inputs are copied into tensors that TVM has aligned."""
+
+    def __init__(self, library: Any, inputs: list[tuple[str, list[int], str]], outputs: list[str]) -> None:  # noqa: ANN401
+        device = tvm.cpu()
+        self._main: Any = relax.VirtualMachine(library, device)["main"]
+        self._inputs = {name: tvm.runtime.empty(shape, dtype, device) for name, shape, dtype in inputs}
+        self._outputs = outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once: arrays by input name in, arrays by output name out."""
+        if self._main is None:
+            raise CompilerError("the TVM session is closed; load the artefact again")
+        for name, tensor in self._inputs.items():
+            tensor.copyfrom(inputs[name])
+        result = self._main(*self._inputs.values())
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return {name: tensor.numpy() for name, tensor in zip(self._outputs, results, strict=True)}
+
+    def close(self) -> None:
+        """Release the machine's memory; a second call does nothing."""
+        self._main = None
+        self._inputs = {}
+
+
+@relax.expr_functor.mutator
+class _Externaliser(relax.PyExprMutator):  # type: ignore[misc]
+    """Call some functions by the name of their external twin instead."""
+
+    def __init__(self, module: Any, names: frozenset[str]) -> None:  # noqa: ANN401
+        super().__init__(module)
+        self._names = names
+
+    def visit_call_(self, call: Any) -> Any:  # noqa: ANN401
+        call = self.visit_expr_post_order(call)
+        if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0].name_hint not in self._names:
+            return call
+        return relax.call_dps_packed(call.args[0].name_hint + _SAFE_SUFFIX, call.args[1], call.ty_args[0])

@@ -1,0 +1,247 @@
+"""One generic CPU schedule for a fused function: a register tile around its reduction, or a flat vector loop.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+
+Shape of a tiled function, for a reduction (convolution, matrix product, pool, mean) with its epilogue:
+
+    [pad: a vectorised pass of its own, unless inlined]
+    for outer positions and channel blocks (parallel when there are threads)
+        accumulators = 0                         columns x channels, in registers
+        for the reduction
+            accumulators += data * weights       unrolled columns and vectors
+        write epilogue(accumulators)
+    [a consumer with another shape, such as the broadcast of squeeze-excite: a vectorised pass of its own]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Final
+
+import tvm
+from tvm.s_tir import Schedule
+
+from compilers.tvm.tiles import Nest, TileConfig
+
+_REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
+_FLAT_LANES: Final = (32, 16, 8, 4, 2)
+
+
+class UnscheduledError(Exception):
+    """The generic schedule does not fit this function; the message says why."""
+
+
+def analyse(func: Any) -> Nest | None:  # noqa: ANN401
+    """Return the reduction nest of a fused function, None when it has no reduction.
+
+    Raises:
+        UnscheduledError: the function has another form.
+    """
+    parts = _Parts.of(func)
+    return parts.nest() if parts.reduction is not None else None
+
+
+def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  # noqa: ANN401
+    """Return the function scheduled with `config` (None: it has no reduction); `func` stays as it is.
+
+    Raises:
+        UnscheduledError: the function has a form that this schedule does not cover.
+    """
+    parts = _Parts.of(func)
+    try:
+        if parts.reduction is None:
+            _schedule_flat(parts, parallel=parallel)
+        elif config is not None:
+            _schedule_tiled(parts, config, parallel=parallel)
+        else:
+            raise UnscheduledError("it has a reduction and no tile")
+    except tvm.s_tir.schedule.ScheduleError as error:
+        raise UnscheduledError(_first_line(error)) from error
+    return _private_like(func, parts.sch.mod["main"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """The blocks of a function by role.
+
+    `owner` is never read: a Schedule whose module nobody else holds edits the caller's function in place
+    (docs/vendor_bugs.md, Apache TVM).
+    """
+
+    owner: Any
+    sch: Any
+    before: tuple[Any, ...]
+    reduction: Any | None
+    after: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, func: Any) -> _Parts:  # noqa: ANN401
+        owner = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        sch = Schedule(owner)
+        blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
+        if any(not hasattr(sch.get(block), "iter_vars") for block in blocks) or not blocks:
+            raise UnscheduledError("it has no blocks")
+        reductions = [i for i, block in enumerate(blocks) if _is_reduction(sch, block)]
+        if len(reductions) > 1:
+            raise UnscheduledError(f"it has {len(reductions)} reductions")
+        for block in blocks:
+            _written(sch, block)
+        at = reductions[0] if reductions else len(blocks) - 1
+        after = blocks[at + 1 :] if reductions else blocks[-1:]
+        reduction = blocks[at] if reductions else None
+        return cls(owner=owner, sch=sch, before=tuple(blocks[:at]), reduction=reduction, after=tuple(after))
+
+    def nest(self) -> Nest:
+        """Describe the reduction."""
+        shape = _written(self.sch, self.reduction)
+        if not shape:
+            raise UnscheduledError("it reduces to a scalar")
+        extents = [extent for kind, extent in _iterators(self.sch, self.reduction) if kind == _REDUCTION]
+        block = self.sch.get(self.reduction)
+        data = [_extents(region.source.shape) for region in block.reads]
+        return Nest(
+            channels=shape[-1],
+            columns=shape[-2] if len(shape) > 1 else 1,
+            rows=math.prod(shape[:-2]),
+            reduction=math.prod(extents),
+            input_channels=data[0][-1] if data[0] else 1,
+            padded=self.pad() is not None,
+            shared=len(data) > 1 and extents[-1] > 1,
+        )
+
+    def pad(self) -> Any | None:  # noqa: ANN401
+        """Return the block before the reduction when it changes the shape, so that inlining costs something."""
+        if not self.before:
+            return None
+        block = self.sch.get(self.before[-1])
+        read = [_extents(region.source.shape) for region in block.reads]
+        return None if _written(self.sch, self.before[-1]) in read else self.before[-1]
+
+    def anchor(self) -> Any | None:  # noqa: ANN401
+        """Return the last block of the epilogue that still has the reduction's shape."""
+        anchor = None
+        for block in self.after:
+            if _written(self.sch, block) != _written(self.sch, self.reduction):
+                break
+            anchor = block
+        return anchor
+
+
+def _schedule_flat(parts: _Parts, *, parallel: bool) -> None:
+    for block in parts.before:
+        parts.sch.compute_inline(block)
+    _vectorise(parts.sch, parts.after[-1], parallel=parallel)
+
+
+def _schedule_tiled(parts: _Parts, config: TileConfig, *, parallel: bool) -> None:
+    sch, reduction = parts.sch, parts.reduction
+    pad = None if config.inline_pad else parts.pad()
+    anchor = parts.anchor()
+    last = parts.after[-1] if parts.after else None
+    for block in parts.before:
+        if block is not pad:
+            sch.compute_inline(block)
+    for block in parts.after:
+        if block is not anchor and block is not last:
+            sch.compute_inline(block)
+    if pad is not None:
+        _vectorise(sch, pad, parallel=parallel)
+    if anchor is None:
+        anchor = sch.cache_write(reduction, 0, "local")
+    else:
+        sch.set_scope(reduction, 0, "local")
+        if last is not anchor:
+            _vectorise(sch, last, parallel=parallel)
+    _tile(sch, reduction, anchor, config, parallel=parallel)
+
+
+def _tile(sch: Any, reduction: Any, anchor: Any, config: TileConfig, *, parallel: bool) -> None:  # noqa: ANN401
+    outer, inner = _split_output(sch, anchor, config)
+    sch.reorder(*outer, *inner)
+    # Unit loops are kept so that the loops of the reduction line up with its iterators.
+    sch.compute_at(reduction, outer[-1], preserve_unit_loops=True)
+    _unroll(sch, inner)
+    loops = sch.get_loops(reduction)[len(outer) :]
+    kinds = [kind for kind, _ in _iterators(sch, reduction)]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != _REDUCTION]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
+    spatial[-1:] = sch.split(spatial[-1], [None, config.lanes])
+    sch.reorder(*reduced, *spatial)
+    _unroll(sch, spatial)
+    if parallel:
+        sch.parallel(sch.fuse(*outer))
+    # Last, because vectorising and parallelising ask for a block that is still one reduction.
+    sch.decompose_reduction(reduction, reduced[0])
+
+
+def _split_output(sch: Any, anchor: Any, config: TileConfig) -> tuple[list[Any], list[Any]]:  # noqa: ANN401
+    """Split the output's loops into outer ones, in order, and those of one register tile."""
+    loops = list(sch.get_loops(anchor))
+    channel_block, channel = sch.split(loops[-1], [None, config.channels])
+    outer, inner = loops[:-1], list(sch.split(channel, [None, config.lanes]))
+    if outer:
+        outer[-1], column = sch.split(outer[-1], [None, config.columns])
+        inner.insert(0, column)
+    return ([channel_block, *outer] if config.channels_outer else [*outer, channel_block]), inner
+
+
+def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
+    """Unroll all loops but the last, and vectorise that."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    if int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+
+
+def _vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
+    """Make one outer loop and one vector loop of an elementwise block."""
+    loops = list(sch.get_loops(block))
+    if not loops:
+        return
+    extent = int(sch.get(loops[-1]).extent)
+    lanes = next((n for n in _FLAT_LANES if extent % n == 0), 1)
+    if lanes > 1:
+        loops[-1], vector = sch.split(loops[-1], [None, lanes])
+        sch.vectorize(vector)
+    if parallel:
+        sch.parallel(sch.fuse(*loops))
+
+
+def _private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
+    """Give the scheduled function the linkage of the original."""
+    if original.attrs and "global_symbol" in original.attrs:
+        return scheduled.with_attr("global_symbol", original.attrs["global_symbol"])
+    return scheduled.without_attr("global_symbol")
+
+
+def _is_reduction(sch: Any, block: Any) -> bool:  # noqa: ANN401
+    return any(kind == _REDUCTION for kind, _ in _iterators(sch, block))
+
+
+def _iterators(sch: Any, block: Any) -> list[tuple[int, int]]:  # noqa: ANN401
+    """List (kind, extent) of a block's iterators."""
+    return [(int(axis.iter_type), _extent(axis.dom.extent)) for axis in sch.get(block).iter_vars]
+
+
+def _written(sch: Any, block: Any) -> tuple[int, ...]:  # noqa: ANN401
+    """Return the shape of the one tensor that a block writes."""
+    writes = sch.get(block).writes
+    if len(writes) != 1:
+        raise UnscheduledError(f"a block writes {len(writes)} tensors")
+    return _extents(writes[0].source.shape)
+
+
+def _extents(shape: Any) -> tuple[int, ...]:  # noqa: ANN401
+    return tuple(_extent(extent) for extent in shape)
+
+
+def _extent(extent: Any) -> int:  # noqa: ANN401
+    if not isinstance(extent, int | tvm.tirx.IntImm):
+        raise UnscheduledError("a shape is not static")
+    return int(extent)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("Error message")), lines[0] if lines else "refused")

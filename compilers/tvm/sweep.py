@@ -1,0 +1,276 @@
+"""Choose how each fused function is built: short measured runs, values checked, the result cached by structure.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+
+All functions are built together, one candidate each, in rounds: a function costs 0.05 s of CPU that way and four
+times as much alone. The first round takes the candidate that the static model likes best; later rounds go to
+the functions that take a relevant share of the model's time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from compilers.adapter import CompilerError
+from compilers.tvm.cache import ENVIRONMENT, Build, Decision, TileCache
+from compilers.tvm.schedule import UnscheduledError, analyse, schedule
+from compilers.tvm.targets import reference_target, registers_of
+from compilers.tvm.tiles import TileConfig, candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Array = np.ndarray[Any, Any]
+
+# A function below this share of the summed time is not worth a second candidate.
+_RELEVANT_SHARE: Final = 0.02
+_MEASURE_S: Final = 0.01
+_MIN_RUNS: Final = 3
+_ROUNDINGS: Final = frozenset(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
+_HEAVY_MACS: Final = 300_000_000
+# Of the largest value: summing in another order moves float32 by less.
+_TOLERANCE: Final = 1e-4
+# Rounding to integers turns the last bit into a whole step, so those are judged by the mean square.
+_ROUNDING_TOLERANCE: Final = 2e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """What the sweep may do: candidates per function, and threads the code will run with."""
+
+    target: Any
+    threads: int
+    candidates: int
+    cache: TileCache
+
+    def decide(self, functions: Mapping[str, Any], calls: Mapping[str, int]) -> dict[str, Decision]:
+        """Return a decision for each function; what the cache lacks is built, checked and measured here.
+
+        `calls` counts the call sites of each function.
+
+        Raises:
+            CompilerError: no build of some function computes what the baseline build computes.
+        """
+        keys = {name: structure_key(func) for name, func in functions.items()}
+        known = {key: decision for key in keys.values() if (decision := self.cache.get(key))}
+        unknown = {name: func for name, func in functions.items() if keys[name] not in known}
+        for name, decision in self._search(unknown, calls).items():
+            known[keys[name]] = decision
+            self._remember(keys[name], decision)
+        return {name: known[key] for name, key in keys.items()}
+
+    def apply(self, func: Any, decision: Decision) -> Any:  # noqa: ANN401
+        """Return the function as decided."""
+        if decision.build not in ("tiled", "flat"):
+            return func
+        return schedule(func, decision.config, parallel=self.threads > 1)
+
+    def _remember(self, key: str, decision: Decision) -> None:
+        try:
+            self.cache.put(key, decision)
+        except OSError as error:
+            raise CompilerError(
+                f"the tile cache cannot be written ({error}); set {ENVIRONMENT} to a folder that can"
+            ) from error
+
+    def _search(self, functions: Mapping[str, Any], calls: Mapping[str, int]) -> dict[str, Decision]:
+        static = {name: func for name, func in functions.items() if _is_static(func)}
+        trials = {name: self._trial(func) for name, func in static.items()}
+        _run_reference(trials, self.target)
+        for turn in range(self.candidates):
+            self._round(trials, calls, turn)
+        self._settle_rest(trials)
+        found = {name: trial.decision(name) for name, trial in trials.items()}
+        return {name: found.get(name, _NOT_STATIC) for name in functions}
+
+    def _trial(self, func: Any) -> _Trial:  # noqa: ANN401
+        trial = _Trial(func=func, candidates=(), rounds=_rounds(func))
+        try:
+            nest = analyse(func)
+        except UnscheduledError as reason:
+            trial.reason = str(reason)
+            return trial
+        trial.candidates = candidates(nest, registers_of(self.target), self.candidates) if nest else (None,)
+        trial.macs = nest.macs if nest else 0
+        return trial
+
+    def _round(self, trials: Mapping[str, _Trial], calls: Mapping[str, int], turn: int) -> None:
+        total_s = sum(t.best_s * calls.get(name, 1) for name, t in trials.items() if t.best is not None)
+        scheduled = {}
+        for name, trial in trials.items():
+            small = trial.best is not None and trial.best_s * calls.get(name, 1) < _RELEVANT_SHARE * total_s
+            if turn >= len(trial.candidates) or small:
+                continue
+            try:
+                scheduled[name] = schedule(trial.func, trial.candidates[turn], parallel=self.threads > 1)
+            except UnscheduledError as reason:
+                trial.reason = str(reason)
+        for name, kernel in _build_each(scheduled, self.target):
+            config = trials[name].candidates[turn]
+            trials[name].measure(kernel, "tiled" if config else "flat", config)
+
+    def _settle_rest(self, trials: Mapping[str, _Trial]) -> None:
+        """Build what no schedule fits, or what every schedule broke, as it is; then for the baseline CPU."""
+        builds: tuple[tuple[Build, Any], ...] = (
+            ("plain", self.target),
+            ("safe", reference_target(self.target)),
+        )
+        for build, target in builds:
+            rest = {name: trial.func for name, trial in trials.items() if trial.best is None}
+            for name, kernel in _build_each(rest, target):
+                trials[name].measure(kernel, build, None)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class _Trial:
+    """One function under test: its candidates, its expected values, and the best build so far."""
+
+    func: Any
+    candidates: tuple[TileConfig | None, ...]
+    macs: int = 0
+    rounds: bool = False
+    reason: str = ""
+    expected: dict[int, Array] = dataclasses.field(default_factory=dict)
+    best: tuple[Build, TileConfig | None] | None = None
+    best_s: float = float("inf")
+    miscompiled: list[str] = dataclasses.field(default_factory=list)
+
+    def measure(self, kernel: Any, build: Build, config: TileConfig | None) -> None:  # noqa: ANN401
+        """Check the kernel's values, and keep it when it is the fastest so far."""
+        arguments = arguments_of(self.func)
+        kernel(*arguments)
+        if not all(values_agree(e, arguments[i].numpy(), rounds=self.rounds) for i, e in self.expected.items()):
+            self.miscompiled.append(build if config is None else f"{build} {config}")
+            return
+        time_s = _shortest_s(kernel, arguments, give_up_s=4 * self.best_s)
+        if time_s < self.best_s:
+            self.best, self.best_s = (build, config), time_s
+
+    def decision(self, name: str) -> Decision:
+        """Return what the trial came to."""
+        if self.best is None:
+            raise CompilerError(f"every build of TVM's function {name} computes wrong values: {self.miscompiled}")
+        build, config = self.best
+        return Decision(
+            build=build,
+            config=config,
+            time_s=self.best_s,
+            reason="" if build in ("tiled", "flat") else self.reason or "its schedules computed wrong values",
+            miscompiled=tuple(self.miscompiled),
+        )
+
+
+_NOT_STATIC: Final = Decision(build="plain", reason="a shape of it is known only at run time")
+
+
+def structure_key(func: Any) -> str:  # noqa: ANN401
+    """Return a name for the function's structure: same shapes, dtypes and arithmetic, same name."""
+    return f"{tvm_ffi.structural_hash(func.without_attr('global_symbol')) & (2**64 - 1):016x}"
+
+
+def arguments_of(func: Any) -> list[Any]:  # noqa: ANN401
+    """Return seeded tensors for a function's parameters, outputs included."""
+    random = np.random.default_rng(0)
+    return [tvm.runtime.tensor(_random(random, buffer)) for buffer in func.params]
+
+
+def values_agree(expected: Array, got: Array, *, rounds: bool) -> bool:
+    """Tell whether two outputs are the same up to the order of float32 sums."""
+    finite = np.isfinite(expected.astype(np.float64))
+    left, right = expected[finite].astype(np.float64), got[finite].astype(np.float64)
+    if not np.array_equal(expected[~finite], got[~finite], equal_nan=True):
+        return False
+    if not left.size:
+        return True
+    difference = np.abs(left - right)
+    if rounds:
+        return bool(np.sqrt(np.mean(difference**2)) <= _ROUNDING_TOLERANCE * max(_rms(left), 1e-30))
+    return bool(difference.max() <= _TOLERANCE * max(np.abs(left).max(), 1e-30))
+
+
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _rounds(func: Any) -> bool:  # noqa: ANN401
+    """Tell whether a float is rounded to an integer on the way, so that a last bit may become a whole step."""
+    found: list[str] = []
+
+    def call(node: Any) -> None:  # noqa: ANN401
+        found.extend(_ROUNDINGS & {getattr(node.op, "name", "")})
+
+    def cast(node: Any) -> None:  # noqa: ANN401
+        found.extend(["cast"] if not str(node.ty.dtype).startswith("float") else [])
+
+    tvm_ffi.structural_walk(func, [(tvm.ir.Call, call), (tvm.tirx.Cast, cast)])
+    return bool(found)
+
+
+def _random(random: np.random.Generator, buffer: Any) -> Array:  # noqa: ANN401
+    shape, dtype = tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)
+    if dtype == "bool":
+        return random.integers(0, 2, shape).astype(bool)
+    if dtype.startswith(("int", "uint")):
+        # Small and not negative: they may be indices or zero points.
+        return random.integers(0, 2 if dtype in ("int32", "int64") else 100, shape).astype(dtype)
+    return random.standard_normal(shape, np.float32).astype(dtype)
+
+
+def _run_reference(trials: Mapping[str, _Trial], target: Any) -> None:  # noqa: ANN401
+    functions = {name: trial.func for name, trial in trials.items()}
+    # Level 0 compiles in half the time and runs at a third of the speed.
+    level = 0 if sum(trial.macs for trial in trials.values()) < _HEAVY_MACS else 1
+    for name, kernel in _build_each(functions, reference_target(target, level=level)):
+        before = [argument.numpy() for argument in arguments_of(trials[name].func)]
+        arguments = arguments_of(trials[name].func)
+        kernel(*arguments)
+        after = [argument.numpy() for argument in arguments]
+        # The outputs are what the function changed; the last parameter is one even if it came out the same.
+        changed = (i for i, array in enumerate(after) if not np.array_equal(array, before[i], equal_nan=True))
+        trials[name].expected = {i: after[i] for i in {*changed, len(after) - 1}}
+    unbuilt = [name for name, trial in trials.items() if not trial.expected]
+    if unbuilt:
+        raise CompilerError(f"TVM cannot build its function {unbuilt[0]}, not even for the baseline CPU")
+
+
+def _build_each(functions: Mapping[str, Any], target: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    """Build the functions in one module and yield (name, callable); leave out those that do not build."""
+    if not functions:
+        return
+    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
+    try:
+        library = tvm.tirx.build(module, target=target)
+    except Exception:  # noqa: BLE001 - TVM's passes raise what they like; find which function it was
+        if len(functions) == 1:
+            traceback.print_exc()  # into the compile log
+            return
+        for name, func in functions.items():
+            yield from _build_each({name: func}, target)
+        return
+    for name in functions:
+        yield name, library[name]
+
+
+def _is_static(func: Any) -> bool:  # noqa: ANN401
+    extents = [extent for buffer in func.params for extent in getattr(buffer, "shape", (None,))]
+    return all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents)
+
+
+def _shortest_s(kernel: Any, arguments: list[Any], *, give_up_s: float) -> float:  # noqa: ANN401
+    """Return the shortest of a few runs; the first ran already, to check values."""
+    shortest, spent, runs = float("inf"), 0.0, 0
+    while runs < _MIN_RUNS or spent < _MEASURE_S:
+        start = time.perf_counter()
+        kernel(*arguments)
+        took = time.perf_counter() - start
+        shortest, spent, runs = min(shortest, took), spent + took, runs + 1
+        if shortest > give_up_s:
+            break
+    return shortest

@@ -1,0 +1,156 @@
+"""Tile configurations of a reduction nest on a CPU: which ones are worth trying, in which order. No TVM here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Final, Self
+
+# Cycles to load one vector of weights, by the bytes that one tile walks through: L1, L2, beyond. Round figures
+# that put the tiles measured on a Zen 4 and a Zen 5 in the right order, not a claim about any one cache.
+_WEIGHT_LOADS: Final = ((32 << 10, 1.0), (512 << 10, 2.0), (float("inf"), 4.0))
+_BROADCAST_CYCLES: Final = 0.5
+_FLOAT_BYTES: Final = 4
+# Multiply-adds in flight that hide the latency of one.
+_LATENCY_CHAINS: Final = 8
+_MAX_VECTORS: Final = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TileConfig:
+    """One register tile: `columns` x `channels` accumulators, in vectors of `lanes` elements.
+
+    `channels` divides the last axis of the output, `columns` the one before it. `inline_pad` computes the
+    padding inside the nest, else it is a pass of its own. `channels_outer` walks all positions for one block
+    of channels (the weights stay in the cache), else all channels for one position.
+    """
+
+    channels: int
+    columns: int
+    lanes: int
+    inline_pad: bool = False
+    channels_outer: bool = False
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of accumulators in one column."""
+        return self.channels // self.lanes
+
+    @property
+    def accumulators(self) -> int:
+        """Vector registers that the tile's sums occupy."""
+        return self.vectors * self.columns
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, JSON-ready."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        """Read what `to_json` wrote; raises TypeError for anything else."""
+        return cls(**fields)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Nest:
+    """What of a reduction nest decides its tiles; extents in elements.
+
+    `columns` is the output axis before the channels (1 when there is none), `rows` everything before that.
+    `shared` tells that a load of the data serves all channels (a convolution or a matrix product), unlike a
+    depthwise convolution or a pool.
+    """
+
+    channels: int
+    columns: int
+    rows: int
+    reduction: int
+    input_channels: int
+    padded: bool
+    shared: bool
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds (or adds) of one run."""
+        return self.channels * self.columns * self.rows * self.reduction
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Registers:
+    """The vector unit: elements of float32 in a register, and how many registers."""
+
+    lanes: int
+    count: int
+
+    @classmethod
+    def of_width(cls, bits: int) -> Self:
+        """Derive from the register width: AVX-512 and NEON have 32 registers, AVX and SSE 16."""
+        return cls(lanes=max(4, bits // 32), count=16 if bits == 256 else 32)
+
+
+def candidates(nest: Nest, registers: Registers, limit: int) -> tuple[TileConfig, ...]:
+    """List at most `limit` tiles, the one that is expected to be fastest first.
+
+    The order is a static model: cycles per useful element of the innermost loop (multiply-adds, loads,
+    latency). The second and third place go to a variant of the best tile (padding inside, other outer order)
+    when there is one, because the model does not see the caches.
+    """
+    tiles = sorted(_tiles(nest, registers), key=lambda tile: _rank(tile, nest, registers))
+    variants = [_with_pad(tile, nest) for tile in tiles]
+    ordered = [variants[0], *_alternatives(variants[0], nest), *variants[1:]]
+    return tuple(dict.fromkeys(ordered))[:limit]
+
+
+def _with_pad(tile: TileConfig, nest: Nest) -> TileConfig:
+    """Compute padding inside where a pass of its own costs more: few channels to vectorise, or little to do."""
+    inside = nest.padded and (not nest.shared or nest.input_channels < tile.lanes)
+    return dataclasses.replace(tile, inline_pad=inside)
+
+
+def _alternatives(best: TileConfig, nest: Nest) -> list[TileConfig]:
+    other = []
+    if nest.padded:
+        other.append(dataclasses.replace(best, inline_pad=not best.inline_pad))
+    if nest.channels > best.channels and nest.rows * nest.columns > best.columns:
+        other.append(dataclasses.replace(best, channels_outer=True))
+    return other
+
+
+def _tiles(nest: Nest, registers: Registers) -> list[TileConfig]:
+    lanes = _lanes(nest.channels, registers.lanes)
+    channels = [c for c in _divisors(nest.channels) if c % lanes == 0 and c <= lanes * _MAX_VECTORS]
+    tiles = [
+        TileConfig(channels=c, columns=w, lanes=lanes)
+        for c in channels
+        for w in _divisors(nest.columns)
+        if c // lanes * w <= registers.count
+    ]
+    return tiles or [TileConfig(channels=lanes, columns=1, lanes=lanes)]
+
+
+def _rank(tile: TileConfig, nest: Nest, registers: Registers) -> tuple[float, ...]:
+    """Order by modelled cycles per element, coarsely; then by how near the tile is to a comfortable size."""
+    cycles = max(tile.accumulators, _load_cycles(tile, nest), _LATENCY_CHAINS)
+    spill = 2.0 if tile.accumulators > registers.count * 3 // 4 else 1.0
+    per_element = spill * cycles / (tile.accumulators * tile.lanes)
+    comfortable = registers.count // 2
+    return (round(math.log2(per_element) * 4), abs(tile.accumulators - comfortable), -tile.columns)
+
+
+def _load_cycles(tile: TileConfig, nest: Nest) -> float:
+    """Cycles that one step of the reduction waits for loads."""
+    if not nest.shared:
+        return tile.accumulators + tile.vectors
+    weights_bytes = nest.reduction * tile.channels * _FLOAT_BYTES
+    weight_cycles = next(cycles for limit, cycles in _WEIGHT_LOADS if weights_bytes <= limit)
+    return tile.vectors * weight_cycles + tile.columns * _BROADCAST_CYCLES
+
+
+def _lanes(channels: int, widest: int) -> int:
+    lanes = widest
+    while channels % lanes:
+        lanes //= 2
+    return lanes
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

@@ -1,0 +1,109 @@
+"""Tile candidates and their cache: no TVM needed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compilers.tvm.cache import Decision, TileCache, cache_root
+from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AVX512 = Registers(lanes=16, count=32)
+
+nests = st.builds(
+    Nest,
+    channels=st.integers(1, 2048),
+    columns=st.integers(1, 224),
+    rows=st.integers(1, 224),
+    reduction=st.integers(1, 5000),
+    input_channels=st.integers(1, 512),
+    padded=st.booleans(),
+    shared=st.booleans(),
+)
+
+
+def convolution(channels: int, columns: int, reduction: int) -> Nest:
+    return Nest(
+        channels=channels,
+        columns=columns,
+        rows=columns,
+        reduction=reduction,
+        input_channels=64,
+        padded=True,
+        shared=True,
+    )
+
+
+@given(nest=nests, bits=st.sampled_from([128, 256, 512]), limit=st.integers(1, 9))
+def test_tiles_divide_the_output_and_differ(nest: Nest, bits: int, limit: int) -> None:
+    found = candidates(nest, Registers.of_width(bits), limit)
+    assert 1 <= len(found) <= limit
+    assert len(set(found)) == len(found)
+    for tile in found:
+        assert nest.channels % tile.channels == 0
+        assert nest.columns % tile.columns == 0
+        assert tile.channels % tile.lanes == 0
+        assert nest.padded or not tile.inline_pad
+
+
+@pytest.mark.parametrize("nest", [convolution(512, 7, 4608), convolution(64, 56, 576), convolution(256, 14, 2304)])
+def test_the_first_tile_keeps_its_sums_in_registers_and_reuses_the_weights(nest: Nest) -> None:
+    first = candidates(nest, AVX512, 1)[0]
+    assert first.lanes == 16
+    assert 8 <= first.accumulators <= 24
+    assert first.columns >= 4
+
+
+def test_a_depthwise_nest_pads_inside() -> None:
+    nest = Nest(channels=96, columns=14, rows=14, reduction=25, input_channels=96, padded=True, shared=False)
+    assert candidates(nest, AVX512, 1)[0].inline_pad
+
+
+def test_a_decision_is_read_back(tmp_path: Path) -> None:
+    cache = TileCache(tmp_path / "new" / "folder")
+    tile = TileConfig(channels=32, columns=7, lanes=16, inline_pad=True)
+    tiled = Decision(build="tiled", config=tile, time_s=1e-4, miscompiled=("plain",))
+    plain = Decision(build="safe", reason="it has 2 reductions")
+    for key, decision in (("a", tiled), ("b", plain)):
+        cache.put(key, decision)
+        assert cache.get(key) == decision
+    assert cache.get("c") is None
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == ["a.json", "b.json"]
+
+
+GOOD = {"schema": 1, "build": "flat", "config": None, "time_s": 1.0, "reason": "", "miscompiled": []}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps(GOOD | {"schema": 0}),
+        json.dumps(GOOD | {"build": "fast"}),
+        json.dumps(GOOD | {"build": "tiled"}),
+        json.dumps(GOOD | {"config": {"channels": 1}}),
+        json.dumps(GOOD | {"more": 1}),
+    ],
+)
+def test_an_entry_that_this_version_did_not_write_is_no_entry(tmp_path: Path, text: str) -> None:
+    (tmp_path / "key.json").write_text(text)
+    assert TileCache(tmp_path).get("key") is None
+
+
+def test_the_users_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path))
+    assert cache_root() == tmp_path
+    TileCache.for_build("1.0+ab/c", "cpu").put("k", Decision(build="flat"))
+    assert (tmp_path / "tvm" / "1.0+ab_c-cpu" / "k.json").exists()
+    monkeypatch.delenv("EDGEFRONTIER_CACHE")
+    assert cache_root().parts[-2:] == (".cache", "edgefrontier")
