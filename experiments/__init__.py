@@ -1,0 +1,1 @@
+"""What each candidate costs, and the frontier that follows."""

@@ -1,0 +1,115 @@
+"""Which plans to try: every backend that takes a processor of a device, in each precision, whole or cut."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from compilers import Action, compiler_names, get_compiler
+from graphs import Calibration, Graph, GraphError, load, quantise, save
+from partition import Device, Plan, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A plan to evaluate; `cuts` names the tensors at which a split plan hands over."""
+
+    plan: Plan
+    cuts: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """A short name for progress lines."""
+        first = self.plan.segments[0]
+        backends = "+".join(dict.fromkeys(s.compiler for s in self.plan.segments))
+        precisions = "+".join(dict.fromkeys(s.precision for s in self.plan.segments))
+        where = "+".join(dict.fromkeys(s.processor for s in self.plan.segments))
+        options = " ".join(f"{k}={v}" for k, v in first.options)
+        return " ".join(filter(None, [backends, f"{first.device.name}/{where}", precisions, options]))
+
+
+def variants(
+    graph: Graph, precisions: Sequence[str], calibration: Calibration, build: Path
+) -> dict[str, Graph | GraphError]:
+    """Return the graph that each precision compiles, or why there is none: float as it is, int8 as QDQ."""
+    graphs: dict[str, Graph | GraphError] = {}
+    for precision in precisions:
+        try:
+            graphs[precision] = _quantised(graph, calibration, build) if precision == "int8" else graph
+        except GraphError as error:
+            graphs[precision] = error
+    return graphs
+
+
+def _quantised(graph: Graph, calibration: Calibration, build: Path) -> Graph:
+    """Quantise to int8, or take what an earlier run quantised with the same data and the same ONNX Runtime."""
+    key = hashlib.sha256(f"{calibration.digest}:{version('onnxruntime')}".encode()).hexdigest()[:12]
+    path = build / f"{graph.name}-{graph.digest[:12]}" / f"{graph.name}-int8-{key}.onnx"
+    if path.exists():
+        return load(path)
+    made = quantise(graph, "int8", calibration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(made, path)
+    return made
+
+
+def whole_graph(
+    graph: Graph, by_precision: Mapping[str, Graph], devices: Iterable[Device], backends: Sequence[str]
+) -> Iterator[Candidate]:
+    """Yield one candidate per (device, processor, backend, precision, options) that the backend can be asked for."""
+    for device in devices:
+        for name in backends:
+            for processor in compiling_processors(name, device):
+                for precision, variant in by_precision.items():
+                    segment = Segment(
+                        graph=variant, device=device, processor=processor, compiler=name, precision=precision
+                    )
+                    yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
+
+
+def splits(
+    graph: Graph, by_precision: Mapping[str, Graph], devices: Iterable[Device], backends: Sequence[str], count: int
+) -> Iterator[Candidate]:
+    """Yield the `count` best plans per device that use two or more processors, as the search proposes them."""
+    if not count:
+        return
+    from experiments.proposals import propose_splits  # brings networkx and the search
+
+    for device in devices:
+        for plan, cuts in propose_splits(graph, by_precision, device, backends, count):
+            yield Candidate(plan=plan, cuts=cuts)
+
+
+def compiling_processors(backend: str, device: Device) -> tuple[str, ...]:
+    """List the processors of the device that the backend can compile for here."""
+    compiler = get_compiler(backend)
+    return tuple(p.name for p in device.processors if compiler.available(Action.COMPILE, device, p.name))
+
+
+def inapplicable(devices: Iterable[Device], backends: Sequence[str]) -> dict[str, str]:
+    """Map "backend on device" to the reason, for pairs in which no processor can be compiled for."""
+    reasons = {}
+    for device in devices:
+        for name in backends:
+            if not compiling_processors(name, device):
+                compiler = get_compiler(name)
+                whys = (compiler.why_not(Action.COMPILE, device, p.name) for p in device.processors)
+                reasons[f"{name} on {device.name}"] = "; ".join(dict.fromkeys(filter(None, whys)))
+    return reasons
+
+
+def known_backends(asked: Sequence[str]) -> tuple[str, ...]:
+    """Return the asked backends, or all.
+
+    Raises:
+        KeyError: one is unknown; the message lists those there are.
+    """
+    for name in asked:
+        get_compiler(name)
+    return tuple(asked) or compiler_names()

@@ -1,0 +1,97 @@
+"""Latency from simulations by a fit to measured latencies: for chips that nobody here has, with its known error."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from compilers import Action, CompilerError, Estimate, Latency, Source, compile_segment, get_compiler
+from partition import DRAM_BYTES, MACS, CalibrationSet, LatencyModel, Segment, load_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from compilers import Limits
+
+_SIXTEEN_BITS = {"uint16", "int16"}
+
+
+def latency_model(segment: Segment, calibration: CalibrationSet) -> LatencyModel | None:
+    """Return the latency model that was fitted for the segment's device, compiler and precision, if one was."""
+    return calibration.find(segment.device.name, segment.compiler, _precision(segment))
+
+
+def calibrated(
+    segment: Segment, model: LatencyModel, calibration: CalibrationSet, build: Path, limits: Limits
+) -> tuple[Estimate, str]:
+    """Predict the latency of a segment, with the 80 % interval of models that took no part in the fit.
+
+    Compiles the segment for the devices that the model refers to, under the options it was fitted with; an option
+    that the segment sets itself goes before. Returns the estimate and a note that says how good such a prediction is.
+
+    Raises:
+        CompilerError: a reference cannot compile or simulate the segment, or its MACs are not known.
+    """
+    estimates = {name: _reference(segment, name, calibration, build, limits) for name in _needed(model, calibration)}
+    terms = {name: estimate.latency.typical_s for name, estimate in estimates.items()}
+    predicted_s = model.predict({**terms, **_work(segment, model, estimates, calibration)})
+    first = next(iter(estimates.values()))
+    latency = Latency(
+        typical_s=predicted_s,
+        low_s=predicted_s * model.low_ratio,
+        high_s=predicted_s * model.high_ratio,
+        source=Source.SIMULATED if model.references == (segment.device.name,) else Source.MODELLED,
+    )
+    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration)
+
+
+def _precision(segment: Segment) -> str:
+    """Tell 8 from 16 bits of activations, which a segment's precision does not."""
+    if segment.precision != "int8":
+        return segment.precision
+    wide = any(spec.dtype in _SIXTEEN_BITS for spec in segment.graph.tensors().values())
+    return "w8a16" if wide else "int8"
+
+
+def _needed(model: LatencyModel, calibration: CalibrationSet) -> tuple[str, ...]:
+    traffic = any(term == DRAM_BYTES for term, _ in model.coefficients)
+    return tuple(dict.fromkeys((*model.references, *((calibration.dram_reference,) if traffic else ()))))
+
+
+def _reference(segment: Segment, name: str, calibration: CalibrationSet, build: Path, limits: Limits) -> Estimate:
+    """Compile and simulate the segment for a reference device, or take it from the cache."""
+    options = {**dict(calibration.options.get(segment.compiler, ())), **dict(segment.options)}
+    device = segment.device if name == segment.device.name else load_device(name)
+    there = dataclasses.replace(segment, device=device, options=tuple(sorted(options.items())))
+    compiler = get_compiler(there.compiler)
+    why_not = compiler.why_not(Action.ESTIMATE, device, there.processor)
+    if why_not is not None:
+        raise CompilerError(f"no prediction from {name}: {why_not}")
+    return compiler.estimate(compile_segment(there, build, limits))
+
+
+def _work(
+    segment: Segment, model: LatencyModel, estimates: dict[str, Estimate], calibration: CalibrationSet
+) -> dict[str, float]:
+    work: dict[str, float] = {}
+    for term, _ in model.coefficients:
+        value = {
+            MACS: segment.graph.macs,
+            DRAM_BYTES: estimates[calibration.dram_reference].dram_bytes if term == DRAM_BYTES else None,
+        }.get(term)
+        if term in {MACS, DRAM_BYTES}:
+            if value is None:
+                raise CompilerError(f"no prediction: the {term} of {segment.graph.name} are not known")
+            work[term] = float(value)
+    return work
+
+
+def _note(segment: Segment, model: LatencyModel, calibration: CalibrationSet) -> str:
+    fitted = dict(calibration.options.get(segment.compiler, ()))
+    other = [f"{key}={value}" for key, value in segment.options if fitted.get(key) != value]
+    outside = f"; not fitted with {', '.join(other)}" if other else ""
+    return (
+        f"latency predicted from simulations of {', '.join(model.references)} by a fit to {model.models} measured "
+        f"models: on models kept out it is off by {model.error_median:.1%} (median) and "
+        f"{model.error_p90:.1%} (90th percentile), and the interval holds 8 of 10{outside}"
+    )

@@ -1,0 +1,70 @@
+"""Output error of a plan against the float reference, and the outputs that are no outputs at all."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compilers import Limits, in_child, reference_session
+from graphs import Graph, OutputError, compare, load, save
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Feed = dict[str, NDArray[Any]]
+
+
+def reference_outputs(graph: Graph, feed: Feed, limits: Limits) -> Feed:
+    """Run the float graph on ONNX Runtime with every graph optimisation off: the reference of this project.
+
+    An optimised run may differ from the ONNX standard (it merges Q/DQ pairs), so it is a result, not a truth.
+
+    Raises:
+        CompilerError: ONNX Runtime cannot run the graph.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
+        path = Path(folder) / "reference.onnx"
+        save(graph, path)
+        return in_child(_reference, path, feed, limits=limits)
+
+
+def _reference(path: Path, feed: Feed) -> Feed:
+    with reference_session(load(path)) as session:
+        return session.run(feed)
+
+
+def broken(reference: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> str | None:
+    """Say what makes `outputs` unusable whatever the tolerance: wrong names or shapes, NaN, all one value."""
+    for name, expected in reference.items():
+        if name not in outputs:
+            return f"output {name!r} is missing; it gave {', '.join(outputs) or 'nothing'}"
+        reason = _broken_array(expected, outputs[name])
+        if reason:
+            return f"output {name!r} {reason}"
+    return None
+
+
+def worst(errors: Mapping[str, OutputError]) -> OutputError:
+    """Return the output with the lowest cosine, or the first whose error cannot be given as a number."""
+    return min(errors.values(), key=lambda e: -2.0 if e.cosine is None else e.cosine)
+
+
+def output_error(reference: Feed, outputs: Feed) -> OutputError:
+    """Return the worst error over all outputs."""
+    return worst(compare(reference, outputs))
+
+
+def _broken_array(expected: NDArray[Any], got: NDArray[Any]) -> str | None:
+    if got.shape != expected.shape:
+        return f"has shape {got.shape} instead of {expected.shape}"
+    if got.dtype.kind != "f" or expected.dtype.kind != "f":
+        return None
+    if np.isfinite(expected).all() and not np.isfinite(got).all():
+        return f"holds {int((~np.isfinite(got)).sum())} NaN or infinite values where the reference has none"
+    if got.size > 1 and np.ptp(got) == 0 and np.ptp(expected) > 0:
+        return f"is {float(got.flat[0]):g} everywhere"
+    return None

@@ -1,0 +1,54 @@
+"""Latency from a device's figures alone: the widest of the ways to know it, for chips with nothing better."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from compilers import Estimate, Latency, Source
+from experiments.evaluator.energy import UnknownFigureError
+from partition import Device, Figure, Processor
+
+if TYPE_CHECKING:
+    from graphs import Graph
+
+# A figure that the device file lacks takes no part: no dispatch cost, memory never the limit.
+_NO_DISPATCH = Figure(value=0.0, low=0.0, high=0.0, tag="derived", source="")
+_UNLIMITED = Figure(value=math.inf, low=math.inf, high=math.inf, tag="derived", source="")
+
+
+def roofline(graph: Graph, device: Device, processor: Processor, precision: str) -> Estimate:
+    """Model latency as dispatch + the longer of compute and weight-plus-boundary traffic.
+
+    Traffic counts weights, graph inputs and outputs once: what a segment moves when its activations fit on
+    the chip. The bounds follow from the figures' bounds.
+
+    Raises:
+        UnknownFigureError: the device gives no rate for this precision, or the graph's work is not known.
+    """
+    rate = processor.macs_per_s.get(precision)
+    if rate is None:
+        have = ", ".join(sorted(processor.macs_per_s)) or "none"
+        raise UnknownFigureError(f"{device.name} {processor.name} has no throughput for {precision} (it has {have})")
+    if graph.macs is None:
+        raise UnknownFigureError(f"the MACs of {graph.name} are not known: some nodes have no shape")
+    macs = graph.macs
+    dram_bytes = boundary_bytes(graph) + graph.weight_bytes
+    bandwidth = device.dram_bytes_per_s or _UNLIMITED
+    dispatch = processor.dispatch_s or _NO_DISPATCH
+
+    def seconds(macs_per_s: float, bytes_per_s: float, dispatch_s: float) -> float:
+        return dispatch_s + max(macs / macs_per_s, dram_bytes / bytes_per_s, 1e-9)
+
+    latency = Latency(
+        typical_s=seconds(rate.value, bandwidth.value, dispatch.value),
+        low_s=seconds(rate.high, bandwidth.high, dispatch.low),
+        high_s=seconds(rate.low, bandwidth.low, dispatch.high),
+        source=Source.MODELLED,
+    )
+    return Estimate(latency=latency, dram_bytes=dram_bytes, uncosted_nodes=tuple(graph.uncosted_nodes()))
+
+
+def boundary_bytes(graph: Graph) -> int:
+    """Add up the bytes of the graph's inputs and outputs; unknown shapes count nothing."""
+    return sum(spec.size_bytes or 0 for spec in (*graph.inputs(), *graph.outputs()))

@@ -1,0 +1,57 @@
+"""Load an artefact in a child process, run it, and bring back outputs, times and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from compilers import Artefact, Limits, get_compiler, in_child
+from experiments.evaluator.measure import Samples, measure
+
+Feed = dict[str, NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One visit to a child process.
+
+    `samples` and `peak_memory_bytes` (resident growth from before the load) are None unless the session
+    runs on the device that the segment asked for.
+    """
+
+    outputs: Feed
+    samples: Samples | None
+    peak_memory_bytes: int | None
+
+
+def run_artefact(artefact: Artefact, feed: Feed, *, limits: Limits, budget_s: float | None) -> Run:
+    """Run the artefact in a child; time it when `budget_s` is given and the session is on the device.
+
+    Raises:
+        CompilerError: the backend cannot load or run it, or the child died.
+    """
+    return in_child(_run, artefact, feed, budget_s, limits=limits, env={"TVM_NUM_THREADS": _threads(artefact)})
+
+
+def _threads(artefact: Artefact) -> str:
+    return artefact.fact("threads", "1")
+
+
+def _run(artefact: Artefact, feed: Feed, budget_s: float | None) -> Run:
+    process = psutil.Process()
+    compiler = get_compiler(artefact.compiler)
+    before = process.memory_info().rss
+    with compiler.load(artefact) as session:
+        on_device = type(session).on_device
+        timed = measure(lambda: session.run(feed), budget_s=budget_s) if on_device and budget_s else None
+        outputs = session.run(feed)
+        peak = process.memory_info().rss - before if on_device else None
+    return Run(
+        outputs={name: np.asarray(array) for name, array in outputs.items()},
+        samples=timed,
+        peak_memory_bytes=max(peak, 0) if peak is not None else None,
+    )

@@ -1,0 +1,102 @@
+"""Dominance, frontier and hypervolume: pure functions on arrays; every objective is minimised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def frontier(points: Array) -> NDArray[np.bool_]:
+    """Mark the rows of `points` [n, m] that no other row dominates; equal rows are all kept.
+
+    Two objectives cost O(n log n), more cost O(n * frontier).
+
+    Raises:
+        ValueError: the array is not [n, m] or holds NaN.
+    """
+    points = _checked(points)
+    if len(points) == 0:
+        return np.zeros(0, dtype=bool)
+    return _frontier_2d(points) if points.shape[1] == 2 else _frontier_nd(points)
+
+
+def certainly_dominated(low: Array, high: Array) -> NDArray[np.bool_]:
+    """Mark the rows that some other row beats in every objective even at the worst of its interval.
+
+    A row that is off the frontier but not certainly dominated is a tie with it.
+    """
+    low, high = _checked(low), _checked(high)
+    mark = np.zeros(len(low), dtype=bool)
+    for i in range(len(low)):
+        no_worse = (high <= low[i]).all(axis=1)
+        better = (high < low[i]).any(axis=1)
+        mark[i] = bool((no_worse & better).any())
+    return mark
+
+
+def hypervolume(points: Array, reference: Array) -> float:
+    """Measure the area (two objectives) or volume that `points` dominate within `reference`.
+
+    Raises:
+        ValueError: not two or three objectives.
+    """
+    points = _checked(points)
+    reference = np.asarray(reference, dtype=float)
+    inside = points[(points < reference).all(axis=1)]
+    if len(inside) == 0:
+        return 0.0
+    if points.shape[1] == 2:
+        return _hypervolume_2d(inside, reference)
+    if points.shape[1] == 3:
+        return _hypervolume_3d(inside, reference)
+    raise ValueError(f"hypervolume takes two or three objectives, got {points.shape[1]}")
+
+
+def _checked(points: Any) -> Array:  # noqa: ANN401 - anything numpy can read
+    array = np.asarray(points, dtype=float)
+    if array.ndim != 2:
+        raise ValueError(f"expected an array of [points, objectives], got shape {array.shape}")
+    if np.isnan(array).any():
+        raise ValueError("an objective is NaN; drop points with unknown costs first")
+    return array
+
+
+def _frontier_2d(points: Array) -> NDArray[np.bool_]:
+    order = np.lexsort((points[:, 1], points[:, 0]))
+    first, second = points[order].T
+    best_before = np.minimum.accumulate(np.r_[np.inf, second[:-1]])
+    best_row = np.flatnonzero(second < best_before)
+    owner = best_row[np.searchsorted(best_row, np.arange(len(order)), side="right") - 1]
+    same_as_owner = (first == first[owner]) & (second == second[owner])
+    mark = np.zeros(len(points), dtype=bool)
+    mark[order] = same_as_owner
+    return mark
+
+
+def _frontier_nd(points: Array) -> NDArray[np.bool_]:
+    mark = np.ones(len(points), dtype=bool)
+    for i in range(len(points)):
+        if not mark[i]:
+            continue
+        worse = (points >= points[i]).all(axis=1) & (points > points[i]).any(axis=1)
+        mark &= ~worse
+    return mark
+
+
+def _hypervolume_2d(points: Array, reference: Array) -> float:
+    front = points[frontier(points)]
+    front = front[np.argsort(front[:, 0])]
+    right = np.r_[front[1:, 0], reference[0]]
+    return float(((right - front[:, 0]) * (reference[1] - front[:, 1])).sum())
+
+
+def _hypervolume_3d(points: Array, reference: Array) -> float:
+    """Sweep the third objective: each slab's area is the 2-D hypervolume of the points below it."""
+    points = points[np.argsort(points[:, 2])]
+    tops = np.r_[points[1:, 2], reference[2]]
+    areas = [_hypervolume_2d(points[: i + 1, :2], reference[:2]) for i in range(len(points))]
+    return float(sum(area * (top - z) for area, top, z in zip(areas, tops, points[:, 2], strict=True)))

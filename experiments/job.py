@@ -1,0 +1,402 @@
+"""What `experiments.pareto` does, step by step: load, propose, compile, evaluate, store, draw."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from compilers import Artefact, CompilerError, Limits, cancel_children, get_compiler
+from experiments import store
+from experiments.candidates import Candidate, inapplicable, known_backends, splits, variants, whole_graph
+from experiments.environment import environment
+from experiments.evaluator import (
+    Context,
+    Evaluation,
+    Failure,
+    compile_plan,
+    evaluate,
+    is_measured,
+    reference_outputs,
+)
+from experiments.pareto import DEFAULT_DEVICES
+from experiments.plot import draw_frontiers
+from experiments.ranking import OBJECTIVES, Ranked, rank
+from experiments.table import print_result
+from graphs import Calibration, Graph, GraphError, load, random_inputs, zoo
+from partition import (
+    PRECISIONS,
+    CalibrationFileError,
+    CalibrationSet,
+    Device,
+    DeviceError,
+    load_calibration,
+    load_device,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+_CALIBRATION_BATCHES: Final = 4
+_PROTOCOL: Final = 2  # part of every row's key: raise it when the way of measuring changes
+_INTERRUPTED: Final = 130
+
+
+class UserError(ValueError):
+    """Something the user can mend; the message is the one sentence that says what and how."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line as values."""
+
+    model: str
+    devices: Sequence[str] | None
+    backends: Sequence[str]
+    precisions: Sequence[str]
+    splits: int
+    objectives: Sequence[str]
+    out: Path
+    seed: int
+    jobs: int
+    bindings: Sequence[tuple[str, int]]
+    calibration: Path | None
+    time_limit: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Request:
+    """The options once they are known to make sense."""
+
+    graph: Graph
+    devices: tuple[Device, ...]
+    backends: tuple[str, ...]
+    precisions: tuple[str, ...]
+    objectives: tuple[str, ...]
+    calibration: Calibration
+    latencies: CalibrationSet
+    folder: Path
+
+
+def run(options: Options, argv: list[str]) -> int:
+    """Do the whole job and return the exit code.
+
+    Raises:
+        UserError: the arguments, the model or the output folder cannot be used.
+    """
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    request = _check(options)
+    store.write_json(request.folder / "environment.json", environment(argv, request.backends))
+    _announce(request, options, console)
+    rows = store.read_rows(request.folder)
+    fresh: dict[str, store.Row] = {}
+    try:
+        for row in _outcomes(request, options, rows, console):
+            fresh[row.key] = row
+    except KeyboardInterrupt:
+        cancel_children()
+        _finish(request, tuple(fresh.values()), console)
+        console.print(f"\ninterrupted; {len(fresh)} candidates are kept, the same command resumes", style="bold")
+        return _INTERRUPTED
+    return _finish(request, tuple(fresh.values()), console)
+
+
+def _check(options: Options) -> _Request:
+    unknown = [p for p in options.precisions if p not in PRECISIONS]
+    if unknown:
+        raise UserError(f"unknown precision {unknown[0]!r} (known: {', '.join(PRECISIONS)})")
+    unknown = [o for o in options.objectives if o not in OBJECTIVES]
+    if unknown:
+        raise UserError(f"unknown objective {unknown[0]!r} (known: {', '.join(OBJECTIVES)})")
+    if len(options.objectives) < 2:
+        raise UserError("a frontier needs at least two objectives, for example --objectives latency,energy")
+    try:
+        devices = tuple(load_device(name) for name in dict.fromkeys(options.devices or DEFAULT_DEVICES))
+        backends = known_backends(options.backends)
+        graph = _load_model(options)
+        calibration = _calibration(graph, options)
+        latencies = load_calibration()
+        folder = options.out / _run_name(graph, options, calibration)
+        store.open_run(folder)
+    except (DeviceError, GraphError, CalibrationFileError, store.StoreError) as error:
+        raise UserError(str(error)) from error
+    except KeyError as error:
+        raise UserError(error.args[0]) from error
+    return _Request(
+        graph=graph,
+        devices=devices,
+        backends=backends,
+        precisions=tuple(options.precisions),
+        objectives=tuple(options.objectives),
+        calibration=calibration,
+        latencies=latencies,
+        folder=folder,
+    )
+
+
+def _load_model(options: Options) -> Graph:
+    bind = dict(options.bindings)
+    path = Path(options.model)
+    if path.is_file() or path.suffix or len(path.parts) > 1:
+        return load(path, bind=bind)
+    if options.model not in zoo.names():
+        raise UserError(
+            f"{options.model!r} is neither a file nor a zoo model; give an ONNX file or one of {', '.join(zoo.names())}"
+        )
+    if bind:
+        raise UserError("--bind is for ONNX files; a zoo model has no symbolic dimension")
+    return zoo.build(options.model, seed=options.seed)
+
+
+def _calibration(graph: Graph, options: Options) -> Calibration:
+    if options.calibration is not None:
+        return Calibration.from_path(graph, options.calibration)
+    return Calibration.random(graph, _CALIBRATION_BATCHES, options.seed)
+
+
+def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
+    """Name the run by what it depends on, so that the same command finds, and resumes, its own results."""
+    key = [
+        graph.digest,
+        list(options.devices or DEFAULT_DEVICES),
+        list(options.backends),
+        list(options.precisions),
+        options.splits,
+        options.seed,
+        calibration.digest,
+    ]
+    return f"{graph.name}-{_hash(key)[:8]}"
+
+
+def _announce(request: _Request, options: Options, console: Console) -> None:
+    graph = request.graph
+    macs = "unknown" if graph.macs is None else f"{graph.macs / 1e6:.4g} M"
+    console.print(f"{graph.name}: {len(graph.nodes())} nodes, {graph.parameters / 1e6:.4g} M parameters, {macs} MACs")
+    uncosted = graph.uncosted_nodes()
+    if uncosted:
+        node, why = next(iter(uncosted.items()))
+        console.print(f"{len(uncosted)} nodes have no work count, for example {node}: {why}", style="yellow")
+    if request.calibration.is_random and "int8" in options.precisions:
+        console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")
+    skipped = inapplicable(request.devices, request.backends)
+    if skipped:
+        store.write_json(request.folder / "not_applicable.json", skipped)
+        console.print(
+            f"{len(skipped)} backend and device pairs do not apply (not_applicable.json, python -m compilers)",
+            style="dim",
+        )
+    if options.backends:
+        for pair, reason in skipped.items():
+            console.print(f"  {pair}: {reason}", style="yellow", highlight=False, markup=False)
+
+
+def _outcomes(
+    request: _Request, options: Options, known: Mapping[str, store.Row], console: Console
+) -> Iterator[store.Row]:
+    """Yield a row per candidate, from the store where it is there already, storing each new one at once."""
+    limits = Limits(time_s=float(options.time_limit))
+    by_precision = _variants(request, options.out / "build", console)
+    candidates = [
+        *whole_graph(request.graph, by_precision, request.devices, request.backends),
+        *splits(request.graph, by_precision, request.devices, request.backends, options.splits),
+    ]
+    keys = [_key(c, request, options) for c in candidates]
+    todo = []
+    for candidate, key in zip(candidates, keys, strict=True):
+        row = known.get(key)
+        if row is not None and not _may_differ_next_time(row):
+            yield row
+        else:
+            todo.append((candidate, key))
+    if len(todo) < len(candidates):
+        console.print(
+            f"{len(candidates) - len(todo)} of {len(candidates)} candidates are known from {request.folder}"
+            " (delete it to measure anew)",
+            style="dim",
+        )
+    if todo:
+        context = _context(request, options, limits)
+        yield from _evaluate_all(todo, context, request, options.jobs, console)
+
+
+def _variants(request: _Request, build: Path, console: Console) -> dict[str, Graph]:
+    made = variants(request.graph, request.precisions, request.calibration, build)
+    for precision, graph in made.items():
+        if isinstance(graph, GraphError):
+            console.print(f"{precision} is left out: {graph}", style="yellow", highlight=False, markup=False)
+    return {precision: graph for precision, graph in made.items() if isinstance(graph, Graph)}
+
+
+def _context(request: _Request, options: Options, limits: Limits) -> Context:
+    feed = random_inputs(request.graph, options.seed)
+    try:
+        reference = reference_outputs(request.graph, feed, limits)
+    except CompilerError as error:
+        raise UserError(f"ONNX Runtime cannot run {request.graph.name}, so there is no reference: {error}") from error
+    return Context(
+        build=options.out / "build",
+        limits=limits,
+        feed=feed,
+        reference=reference,
+        calibration=request.latencies,
+    )
+
+
+def _evaluate_all(
+    todo: Sequence[tuple[Candidate, str]], context: Context, request: _Request, jobs: int, console: Console
+) -> Iterator[store.Row]:
+    """Compile in parallel and evaluate what needs no clock at once; then measure, one at a time."""
+    keys = {candidate.plan.digest: key for candidate, key in todo}
+    measured: list[tuple[Candidate, tuple[Artefact, ...]]] = []
+
+    def first_step(candidate: Candidate) -> tuple[Artefact, ...] | Evaluation | Failure:
+        artefacts = compile_plan(candidate.plan, context)
+        if isinstance(artefacts, Failure) or is_measured(candidate.plan):
+            return artefacts
+        return evaluate(candidate.plan, artefacts, context)
+
+    def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
+        row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
+        store.append_row(request.folder, row)
+        return row
+
+    with _Progress(len(todo), console) as progress, ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(first_step, candidate): candidate for candidate, _ in todo}
+        for future in _as_completed(futures):
+            candidate, outcome = futures[future], future.result()
+            if isinstance(outcome, tuple):
+                measured.append((candidate, outcome))
+                continue
+            progress.done(candidate, outcome)
+            yield stored(candidate, outcome)
+        for candidate, artefacts in measured:
+            progress.doing(f"measuring {candidate.title}")
+            result = evaluate(candidate.plan, artefacts, context)
+            progress.done(candidate, result)
+            yield stored(candidate, result)
+
+
+def _as_completed(futures: Mapping[Future[Any], Candidate]) -> Iterator[Future[Any]]:
+    """Yield futures as they end; on Ctrl-C end the children too, or leaving the pool would wait for them."""
+    try:
+        yield from as_completed(futures)
+    except BaseException:
+        cancel_children()
+        for future in futures:
+            future.cancel()
+        raise
+
+
+class _Progress:
+    """A bar on a terminal, a plain line per candidate elsewhere."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("compiling", total=total)
+        self._console, self._total, self._done = console, total, 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def doing(self, what: str) -> None:
+        self._bar.update(self._task, description=what)
+
+    def done(self, candidate: Candidate, outcome: Evaluation | Failure) -> None:
+        with self._lock:
+            self._done += 1
+            self._bar.advance(self._task)
+            if not self._console.is_terminal:
+                state = f"failed: {outcome.reason}" if isinstance(outcome, Failure) else "ok"
+                self._console.print(
+                    f"[{self._done}/{self._total}] {candidate.title}: {state}", highlight=False, markup=False
+                )
+
+
+def _key(candidate: Candidate, request: _Request, options: Options) -> str:
+    """Name what a row depends on: plan, vendor versions, inputs and the way of measuring."""
+    versions = [get_compiler(s.compiler).version() for s in candidate.plan.segments]
+    latencies = request.latencies.rows_hash
+    return _hash([candidate.plan.digest, versions, request.calibration.digest, latencies, options.seed, _PROTOCOL])[:24]
+
+
+def _may_differ_next_time(row: store.Row) -> bool:
+    """Tell a crash or a limit, which a rerun may get past, from a refusal, which it cannot."""
+    ended = ("crashed with", "was stopped at its", "was cancelled", "ended without an answer")
+    return row.status == "failed" and any(word in (row.reason or "") for word in ended)
+
+
+def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) -> int:
+    ranked = rank(rows, request.objectives)
+    print_result(ranked, console)
+    store.write_csv(request.folder / "frontier.csv", _CSV_HEADER, _csv_lines(ranked))
+    title = f"{request.graph.name}: {' against '.join(request.objectives[:2])}"
+    stem = request.folder / "frontier"
+    drawn = draw_frontiers(ranked, request.devices, request.objectives, title, _caption(ranked), stem)
+    if not drawn:
+        console.print("nothing usable came out: no candidate has all objectives; the reasons are above", style="bold")
+        return 1
+    console.print(f"\nwrote frontier.png, frontier.svg, frontier.csv and outcomes.jsonl to {request.folder}")
+    return 0
+
+
+_CSV_HEADER: Final = (
+    "model", "device", "processor", "backend", "precision", "options", "segments", "standing", "device_standing",
+    "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "energy_j", "energy_low_j",
+    "energy_high_j", "energy_source", "peak_memory_bytes", "artefact_bytes", "dram_bytes", "cosine", "sqnr_db",
+    "relative_max", "runs_on", "plan_digest",
+)  # fmt: skip
+
+
+def _csv_lines(ranked: Sequence[Ranked]) -> Iterator[dict[str, object]]:
+    for entry in ranked:
+        if entry.row.status != "failed":
+            fields = dataclasses.asdict(entry.row)
+            yield {**fields, "standing": entry.standing, "device_standing": entry.device_standing}
+
+
+def _caption(ranked: Sequence[Ranked]) -> str:
+    rows = [r.row for r in ranked]
+    sources = dict.fromkeys(r.latency_source for r in rows if r.latency_source)
+    failed = sum(r.status == "failed" for r in rows)
+    misplaced = sum(r.status == "misplaced" for r in rows)
+    parts = [
+        (
+            f"Latency is {', '.join(s for s in sources if s)} as the marker says; energy is modelled from the device"
+            " file's coefficients. Bars are intervals: samples' 5 to 95 % (measured), the compiler's bounds"
+            " (simulated), the figures' bounds (modelled); overlapping bars are a tie. Each panel is one device:"
+            " points of different panels do not compete."
+        )
+    ]
+    if misplaced:
+        parts.append(f"{misplaced} candidates ran partly elsewhere than asked and are not drawn.")
+    if failed:
+        parts.append(f"{failed} candidates failed and are listed in outcomes.jsonl.")
+    return " ".join(parts)
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,119 @@
+"""The main job: `python -m experiments.pareto [MODEL]` compiles, evaluates and draws the Pareto frontiers.
+
+Exit code: 0 when there is a frontier, 1 when nothing usable came out, 2 for wrong arguments or a bad model,
+130 after Ctrl-C (what is finished is kept, and the same command resumes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_MODEL = "mobilenet_v3_small"
+DEFAULT_DEVICES = ("host", "sa8255p", "a17_pro")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, run the job and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
+    # What follows imports numpy, networkx and onnx, which --help does not need.
+    from experiments.job import Options, UserError, run
+
+    try:
+        return run(Options(**vars(options)), arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.pareto",
+        description="Compile one ONNX model with every backend that takes it, cost each candidate and draw the"
+        " Pareto frontier per backend.",
+    )
+    parser.add_argument(
+        "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="ONNX file or zoo name (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        dest="devices",
+        metavar="NAME",
+        help=f"device name or TOML file, may be repeated (default: {', '.join(DEFAULT_DEVICES)})",
+    )
+    parser.add_argument("--backends", type=_names, default=(), metavar="A,B", help="backends (default: all)")
+    parser.add_argument(
+        "--precisions", type=_names, default=("fp32", "fp16", "int8"), metavar="P,Q", help="default: fp32,fp16,int8"
+    )
+    parser.add_argument(
+        "--splits", type=_count, default=1, metavar="N", help="split plans to try per device (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--objectives",
+        type=_names,
+        default=("latency", "energy"),
+        metavar="X,Y",
+        help="two or more of latency, energy, power, memory, size, error (default: latency,energy)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
+    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="compiles at a time (default: 2)")
+    parser.add_argument(
+        "--bind",
+        type=_binding,
+        action="append",
+        default=[],
+        dest="bindings",
+        metavar="NAME=SIZE",
+        help="give a symbolic dimension its size, may be repeated",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        default=None,
+        metavar="PATH",
+        help=".npy or .npz file, or a folder of these or of images (default: random data, labelled so)",
+    )
+    parser.add_argument(
+        "--time-limit", type=_positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)"
+    )
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("expected a comma-separated list")
+    return names
+
+
+def _binding(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
+    return name, int(number)
+
+
+def _count(text: str) -> int:
+    return _integer(text, 0)
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def _integer(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

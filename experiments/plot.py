@@ -1,0 +1,143 @@
+"""The frontier as a picture: one panel per device, one frontier per series, the marker saying the source."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments.ranking import Ranked, objective_name, objective_unit, value
+from experiments.units import tick
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from partition import Device
+
+_MARKERS: Final = {"measured": "o", "simulated": "s", "modelled": "^", "published": "D"}
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_WIDE_RATIO: Final = 4.0  # a range wider than this reads better on a logarithmic axis
+_MANY_DECADES: Final = 1e3
+
+
+def draw_frontiers(
+    ranked: Sequence[Ranked], devices: Sequence[Device], objectives: Sequence[str], title: str, caption: str, stem: Path
+) -> bool:
+    """Draw the first two objectives to `stem`.png and `stem`.svg; False when there is no point to draw."""
+    drawn = [r for r in ranked if r.standing != "unranked"]
+    if not drawn:
+        return False
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
+    from matplotlib import pyplot as plt
+
+    shown = [device for device in devices if any(r.row.device == device.name for r in drawn)]
+    colours = _colours(drawn)
+    figure, axes = plt.subplots(
+        1, len(shown), figsize=(4.8 * len(shown) + 1.4, 5.6), squeeze=False, layout="constrained"
+    )
+    for axis, device in zip(axes[0], shown, strict=True):
+        _panel(axis, [r for r in drawn if r.row.device == device.name], (objectives[0], objectives[1]), colours)
+        axis.set_title(device.title, fontsize=10)
+    _legend(figure, drawn, colours)
+    figure.suptitle(title, fontsize=12)
+    figure.supxlabel("\n".join(textwrap.wrap(caption, 66 * len(shown) + 16)), fontsize=8, color="#444444")
+    for suffix in (".png", ".svg"):
+        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+    plt.close(figure)
+    return True
+
+
+def _colours(drawn: Sequence[Ranked]) -> dict[str, str]:
+    backends = sorted({r.row.backend for r in drawn})
+    return {backend: _COLOURS[i % len(_COLOURS)] for i, backend in enumerate(backends)}
+
+
+def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], colours: dict[str, str]) -> None:
+    for series in dict.fromkeys(p.row.series for p in points):
+        members = [p for p in points if p.row.series == series]
+        colour = colours[series[0]]
+        for point in members:
+            _point(axis, point, objectives, colour)
+        _frontier_line(axis, [p for p in members if p.standing == "frontier"], objectives, colour)
+    _device_line(axis, points, objectives)
+    for objective, direction in zip(objectives, ("x", "y"), strict=True):
+        _scale(axis, direction, [v for p in points if (v := value(p.row, objective))], objective)
+    axis.grid(visible=True, which="both", color="#dddddd", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str) -> None:
+    x, y = (_known(point, objective) for objective in objectives)
+    on = point.standing == "frontier"
+    axis.errorbar(
+        x[0],
+        y[0],
+        xerr=[[x[0] - x[1]], [x[2] - x[0]]],
+        yerr=[[y[0] - y[1]], [y[2] - y[0]]],
+        fmt=_MARKERS[point.row.latency_source or "modelled"],
+        color=colour,
+        markerfacecolor=colour if on else "white",
+        markersize=7,
+        elinewidth=0.7,
+        capsize=2,
+        alpha=1.0 if on else 0.75,
+        zorder=3,
+    )
+    label = point.row.precision if point.row.segments == 1 else f"{point.row.precision} ({point.row.processor})"
+    axis.annotate(label, (x[0], y[0]), xytext=(6, 5), textcoords="offset points", fontsize=7, color=colour)
+
+
+def _known(point: Ranked, objective: str) -> tuple[float, float, float]:
+    known = value(point.row, objective)
+    assert known is not None, "only ranked rows are drawn, and they know every objective"
+    return known
+
+
+def _frontier_line(axis: Axes, on: Sequence[Ranked], objectives: tuple[str, str], colour: str) -> None:
+    corner = sorted((_known(p, objectives[0])[0], _known(p, objectives[1])[0]) for p in on)
+    axis.step([x for x, _ in corner], [y for _, y in corner], where="post", color=colour, linewidth=1.4, zorder=2)
+
+
+def _device_line(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str]) -> None:
+    """Draw the frontier over all series of the device, when there is more than one series to choose from."""
+    if len({p.row.series for p in points}) < 2:
+        return
+    best = [p for p in points if p.device_standing == "frontier"]
+    corner = sorted((_known(p, objectives[0])[0], _known(p, objectives[1])[0]) for p in best)
+    axis.step([x for x, _ in corner], [y for _, y in corner], where="post", color="#888888", ls=":", lw=2.5, zorder=1)
+
+
+def _scale(axis: Axes, direction: str, values: Sequence[tuple[float, float, float]], objective: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    unit = objective_unit(objective)
+    low, high = min(v[1] for v in values), max(v[2] for v in values)
+    target = axis.xaxis if direction == "x" else axis.yaxis
+    if low > 0 and high / low > _WIDE_RATIO:
+        axis.set(**{f"{direction}scale": "log"})
+        target.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < _MANY_DECADES else (1.0,)))
+        target.set_minor_locator(NullLocator())
+    target.set_major_formatter(FuncFormatter(lambda v, _: tick(v, unit)))
+    target.set_tick_params(labelsize=8, rotation=30 if direction == "x" else 0)
+    target.set_label_text(objective_name(objective))
+
+
+def _legend(figure: Figure, drawn: Sequence[Ranked], colours: dict[str, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    def entry(label: str, **style: Any) -> Line2D:  # noqa: ANN401 - matplotlib's own
+        return Line2D([], [], label=label, **style)
+
+    series = [entry(backend, color=colour, lw=1.6) for backend, colour in colours.items()]
+    sources = dict.fromkeys(r.row.latency_source or "" for r in drawn)
+    markers = [entry(f"latency {s}", marker=_MARKERS[s], color="#444444", ls="") for s in sources if s]
+    hollow = entry("dominated", marker="o", color="#444444", markerfacecolor="white", ls="")
+    best = entry("best of the device", color="#888888", ls=":", lw=2.5)
+    figure.legend(handles=[*series, *markers, hollow, best], loc="outside right upper", fontsize=8, frameon=False)

@@ -1,0 +1,213 @@
+"""Results on disk: one JSON line per candidate, appended as it is known, so that a run can be resumed.
+
+The keys of a line are the field names of `Row`; `docs/results.md` explains each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments.evaluator import Evaluation, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from partition import Plan
+
+OUTCOMES_FILE: Final = "outcomes.jsonl"
+_LOG_CHARS: Final = 4000
+
+
+class StoreError(OSError):
+    """The results folder cannot be used; the message says why and names the way out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One candidate and what it came to.
+
+    `status` is "ok", "misplaced" (it ran, but not wholly where it was asked to) or "failed".
+    """
+
+    key: str
+    status: str
+    model: str
+    device: str
+    processor: str
+    backend: str
+    precision: str
+    options: str
+    segments: int
+    cuts: tuple[str, ...]
+    plan_digest: str
+    latency_s: float | None = None
+    latency_low_s: float | None = None
+    latency_high_s: float | None = None
+    latency_source: str | None = None
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    energy_source: str | None = None
+    energy_parts_j: Mapping[str, float] | None = None
+    peak_memory_bytes: int | None = None
+    artefact_bytes: int | None = None
+    dram_bytes: int | None = None
+    error_verdict: str | None = None
+    cosine: float | None = None
+    sqnr_db: float | None = None
+    relative_max: float | None = None
+    runs_on: str | None = None
+    placement: Mapping[str, int] | None = None
+    misplaced: Mapping[str, str] | None = None
+    cold_s: float | None = None
+    samples_s: tuple[float, ...] | None = None
+    compile_s: float | None = None
+    notes: tuple[str, ...] = ()
+    failed_action: str | None = None
+    reason: str | None = None
+    log: str | None = None
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Backend, device and processor: what shares one frontier."""
+        return self.backend, self.device, self.processor
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power during the inference."""
+        return self.energy_j / self.latency_s if self.energy_j is not None and self.latency_s else None
+
+
+def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evaluation | Failure) -> Row:
+    """Flatten one outcome."""
+    about: dict[str, Any] = {
+        "key": key,
+        "model": model,
+        "cuts": cuts,
+        "device": plan.device.name,
+        "processor": _joined(s.processor for s in plan.segments),
+        "backend": _joined(s.compiler for s in plan.segments),
+        "precision": _joined(s.precision for s in plan.segments),
+        "options": _joined(" ".join(f"{k}={v}" for k, v in s.options) for s in plan.segments),
+        "segments": len(plan.segments),
+        "plan_digest": plan.digest,
+    }
+    if isinstance(outcome, Failure):
+        return Row(
+            **about,
+            status="failed",
+            failed_action=outcome.action,
+            reason=outcome.reason,
+            log=outcome.log[-_LOG_CHARS:],
+        )
+    return Row(**about, status="misplaced" if outcome.misplaced else "ok", **_costs(outcome))
+
+
+def _costs(outcome: Evaluation) -> dict[str, Any]:
+    energy, error, samples = outcome.energy, outcome.output_error, outcome.samples
+    return {
+        "latency_s": outcome.latency.typical_s,
+        "latency_low_s": outcome.latency.low_s,
+        "latency_high_s": outcome.latency.high_s,
+        "latency_source": outcome.latency.source.value,
+        "energy_j": energy and energy.total_j,
+        "energy_low_j": energy and energy.low_j,
+        "energy_high_j": energy and energy.high_j,
+        "energy_source": energy and energy.source.value,
+        "energy_parts_j": energy
+        and {
+            "compute": energy.compute_j,
+            "memory": energy.memory_j,
+            "static": energy.static_j,
+            "transfer": energy.transfer_j,
+        },
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+        "artefact_bytes": outcome.artefact_bytes,
+        "dram_bytes": outcome.dram_bytes,
+        "error_verdict": error and error.verdict.value,
+        "cosine": error and error.cosine,
+        "sqnr_db": error and error.sqnr_db,
+        "relative_max": error and error.relative_max,
+        "runs_on": outcome.runs_on,
+        "placement": outcome.placement and dict(outcome.placement),
+        "misplaced": {node: why for m in outcome.misplaced for node, why in m.reasons.items()} or None,
+        "cold_s": samples and samples.cold_s,
+        "samples_s": samples and samples.steady_s,
+        "compile_s": outcome.compile_s,
+        "notes": outcome.notes,
+    }
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(p for p in parts if p))
+
+
+def open_run(folder: Path) -> None:
+    """Make the folder of a run and see that it can be written.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise StoreError(f"cannot write results to {folder} ({error.strerror}); choose another with --out") from error
+
+
+def read_rows(folder: Path) -> dict[str, Row]:
+    """Read the rows of a run by key, the last one of a key counting; a line cut short by a crash is left out."""
+    path = folder / OUTCOMES_FILE
+    if not path.exists():
+        return {}
+    rows = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError, TypeError, KeyError, AttributeError):
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
+            rows[fields["key"]] = Row(**fields)
+    return rows
+
+
+def append_row(folder: Path, entry: Row) -> None:
+    """Add one row as one line, starting a new line if the one before was cut short."""
+    path = folder / OUTCOMES_FILE
+    line = json.dumps(dataclasses.asdict(entry)) + "\n"
+    with path.open("ab+") as file:
+        if file.tell() and not _ends_with_newline(path):
+            line = "\n" + line
+        file.write(line.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file by rename."""
+    _write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, object]]) -> None:
+    """Write a CSV file by rename; unknown values are empty."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, header, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    scratch.replace(path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

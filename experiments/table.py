@@ -1,0 +1,86 @@
+"""The result as text: a table of the candidates that count, then what failed and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from experiments.units import interval, joules, seconds, significant, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from experiments.ranking import Ranked
+    from experiments.store import Row
+
+_MARKS: Final = {"frontier": "*", "tie": "~", "dominated": "", "unranked": "-"}
+
+
+def print_result(ranked: Sequence[Ranked], console: Console) -> None:
+    """Print costs by device and backend, then the failures; in full width when the output is no terminal."""
+    from rich.table import Table
+
+    done = sorted((r for r in ranked if r.row.status != "failed"), key=_order)
+    if done:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
+            table.add_column(heading, no_wrap=heading != "latency")
+        for heading in ("energy (modelled)", "size", "output error", "remark"):
+            table.add_column(heading)
+        for entry in done:
+            table.add_row(*_cells(entry))
+        console.print(table)
+        console.print("* on the frontier of its series   ~ cannot be told from it   - not ranked", style="dim")
+    _print_failures([r.row for r in ranked if r.row.status == "failed"], console)
+
+
+def _order(entry: Ranked) -> tuple[str, str, str, float]:
+    row = entry.row
+    return row.device, row.processor, row.backend, row.latency_s or 0.0
+
+
+def _cells(entry: Ranked) -> tuple[str, ...]:
+    row = entry.row
+    return (
+        _MARKS[entry.standing],
+        row.device,
+        row.processor,
+        row.backend,
+        " ".join(filter(None, [row.precision, row.options])),
+        interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s)),
+        row.latency_source or "",
+        interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j)),
+        size(row.artefact_bytes),
+        _error(row),
+        _remark(row),
+    )
+
+
+def _error(row: Row) -> str:
+    if row.error_verdict is None:
+        return row.runs_on or "-"
+    if row.cosine is None:
+        return row.error_verdict
+    sqnr = "exact" if row.sqnr_db is None else f"{significant(row.sqnr_db)} dB"
+    return f"cos {row.cosine:.5f}, {sqnr}"
+
+
+def _remark(row: Row) -> str:
+    parts = []
+    if row.misplaced:
+        counts = ", ".join(f"{nodes} on {unit}" for unit, nodes in (row.placement or {}).items())
+        node, why = next(iter(row.misplaced.items()))
+        parts.append(f"asked for {row.processor}, got {counts}: {node}: {why}")
+    if row.cuts:
+        parts.append(f"cut at {', '.join(row.cuts)}")
+    return "; ".join([*parts, *row.notes])
+
+
+def _print_failures(rows: Sequence[Row], console: Console) -> None:
+    if not rows:
+        return
+    console.print(f"\n{len(rows)} candidates came to nothing:", style="bold")
+    for row in rows:
+        about = f"{row.backend} {row.device}/{row.processor} {row.precision}"
+        console.print(f"  {about} ({row.failed_action}): {row.reason}", highlight=False, markup=False)

@@ -1,0 +1,184 @@
+"""The main job as a user runs it: a process, a file, an exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pareto(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "experiments.pareto", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def weight(name: str, *shape: int) -> TensorProto:
+    values = np.random.default_rng(len(name)).normal(0, 0.1, shape)
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+def write_model(path: Path, nodes: list[onnx.NodeProto], weights: list[TensorProto], size: object = 16) -> Path:
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, size, size])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "net", [image], [result], weights)
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(model, path)
+    return path
+
+
+def conv(source: str, target: str, kernel: str) -> onnx.NodeProto:
+    return helper.make_node("Conv", [source, kernel], [target], name=f"conv_{target}", pads=[1, 1, 1, 1])
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """Three layers that every backend takes."""
+    nodes = [conv("x", "a", "w1"), helper.make_node("Relu", ["a"], ["b"], name="relu"), conv("b", "y", "w2")]
+    return write_model(tmp_path / "plain.onnx", nodes, [weight("w1", 8, 8, 3, 3), weight("w2", 8, 8, 3, 3)])
+
+
+@pytest.fixture
+def islanded(tmp_path: Path) -> Path:
+    """An operator in the middle that the HTP does not have."""
+    nodes = [
+        conv("x", "a", "w1"),
+        helper.make_node("Shrink", ["a"], ["b"], name="island", lambd=0.05),
+        conv("b", "y", "w2"),
+    ]
+    return write_model(tmp_path / "islanded.onnx", nodes, [weight("w1", 8, 8, 3, 3), weight("w2", 8, 8, 3, 3)])
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    (run,) = (p for p in folder.iterdir() if p.name != "build")
+    return [json.loads(line) for line in (run / "outcomes.jsonl").read_text().splitlines()]
+
+
+def test_a_file_goes_in_and_frontiers_come_out(plain: Path, tmp_path: Path) -> None:
+    done = pareto(str(plain), "--out", "results", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = tmp_path.glob("results/plain-*")
+    for name in ("frontier.png", "frontier.svg", "frontier.csv", "outcomes.jsonl", "environment.json"):
+        assert (run / name).stat().st_size > 0
+    outcomes = rows(tmp_path / "results")
+    good = {(r["backend"], r["device"]) for r in outcomes if r["status"] == "ok"}
+    assert {("ort_cpu", "host"), ("tvm", "host"), ("ort_qnn", "sa8255p"), ("snpe", "sa8255p")} <= good
+    assert ("coreml", "a17_pro") in good
+    assert all(r["reason"] for r in outcomes if r["status"] == "failed")
+    sources = {r["backend"]: r["latency_source"] for r in outcomes if r["status"] == "ok" and r["segments"] == 1}
+    assert sources["ort_qnn"] == "simulated"
+    assert sources["coreml"] == "modelled"
+    exact = [r for r in outcomes if r["status"] == "ok" and r["precision"] == "fp32" and r["device"] == "host"]
+    assert all(float(str(r["relative_max"])) < 1e-3 for r in exact)
+    with (run / "frontier.csv").open() as file:
+        standings = {(line["backend"], line["device"]): line["standing"] for line in csv.DictReader(file)}
+    assert "frontier" in standings.values()
+
+
+def test_a_rerun_compiles_nothing_and_says_so(plain: Path, tmp_path: Path) -> None:
+    options = (str(plain), "--backends", "ort_cpu", "--device", "host", "--precisions", "fp32", "--splits", "0")
+    assert pareto(*options, cwd=tmp_path).returncode == 0
+    before = rows(tmp_path / "results")
+    again = pareto(*options, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "1 of 1 candidates are known" in again.stdout
+    assert rows(tmp_path / "results") == before
+
+
+def test_an_npu_that_got_only_a_part_is_labelled_and_not_ranked(islanded: Path, tmp_path: Path) -> None:
+    options = ("--backends", "ort_qnn", "--device", "sa8255p", "--precisions", "fp16", "--splits", "0")
+    done = pareto(str(islanded), *options, cwd=tmp_path)
+    (row,) = rows(tmp_path / "results")
+    assert row["status"] in {"misplaced", "failed"}
+    assert "island" in json.dumps(row)
+    assert done.returncode == 1  # the only candidate is not where it was asked, so there is no frontier
+    assert "island" in done.stdout
+
+
+BAD_ARGUMENTS = [
+    (["--device", "sa8225p"], "did you mean 'sa8255p'"),
+    (["--backends", "ort_cpu,tmv"], "did you mean 'tvm'"),
+    (["--precisions", "fp64"], "unknown precision 'fp64'"),
+    (["--objectives", "latency"], "at least two objectives"),
+    (["--objectives", "latency,joy"], "unknown objective 'joy'"),
+    (["--bind", "batch"], "expected NAME=SIZE"),
+    (["--splits", "-1"], "at least 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS)
+def test_a_wrong_argument_is_one_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = pareto(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_bad_models_are_one_sentence(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.onnx").write_bytes(plain.read_bytes()[:-500])
+    (tmp_path / "text.onnx").write_text("this is no model")
+    foreign = helper.make_node("Magic", ["x"], ["y"], name="m", domain="my.own")
+    write_model(tmp_path / "foreign.onnx", [foreign], [])
+    write_model(tmp_path / "symbolic.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], [], size="side")
+    expected = {
+        "half.onnx": "half.onnx",
+        "text.onnx": "text.onnx",
+        "absent.onnx": "absent.onnx",
+        "foreign.onnx": "my.own",
+        "symbolic.onnx": "--bind side=",
+        "mobilenet_v9": "neither a file nor a zoo model",
+    }
+    for name, message in expected.items():
+        done = pareto(name, cwd=tmp_path)
+        assert done.returncode == 2, name
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_output_folder_that_cannot_be_is_named(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    done = pareto(str(plain), "--out", "taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "taken" in done.stderr
+    assert "--out" in done.stderr
+
+
+def test_ctrl_c_keeps_what_is_finished_and_the_same_command_resumes(plain: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.pareto", str(plain), "--splits", "0", "--jobs", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("results/plain-*/outcomes.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command resumes" in output
+    kept = len(rows(tmp_path / "results"))
+    assert kept >= 1
+    done = pareto(str(plain), "--splits", "0", "--jobs", "1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"{kept} of " in done.stdout
+
+
+def test_help_imports_no_vendor_code() -> None:
+    script = (
+        "import sys; import graphs, partition, compilers, experiments.pareto; "
+        "print([m for m in ('tvm', 'coremltools', 'onnxruntime', 'onnx', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from experiments.store import OUTCOMES_FILE, Row, StoreError, append_row, open_run, read_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROW = Row(
+    key="k1",
+    status="ok",
+    model="m",
+    device="host",
+    processor="cpu",
+    backend="tvm",
+    precision="fp32",
+    options="",
+    segments=1,
+    cuts=("a", "b"),
+    plan_digest="d",
+    latency_s=1e-3,
+    samples_s=(1e-3, 2e-3),
+    placement={"cpu": 3},
+)
+
+
+def test_rows_survive_and_the_last_of_a_key_counts(tmp_path: Path) -> None:
+    append_row(tmp_path, ROW)
+    append_row(tmp_path, dataclasses.replace(ROW, key="k2"))
+    append_row(tmp_path, dataclasses.replace(ROW, status="failed"))
+    assert read_rows(tmp_path) == {
+        "k1": dataclasses.replace(ROW, status="failed"),
+        "k2": dataclasses.replace(ROW, key="k2"),
+    }
+
+
+def test_a_line_cut_short_is_left_out_and_does_not_spoil_the_next(tmp_path: Path) -> None:
+    append_row(tmp_path, ROW)
+    path = tmp_path / OUTCOMES_FILE
+    path.write_bytes(path.read_bytes() + b'{"key": "half')
+    append_row(tmp_path, dataclasses.replace(ROW, key="k3"))
+    assert list(read_rows(tmp_path)) == ["k1", "k3"]
+
+
+def test_a_row_of_another_schema_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / OUTCOMES_FILE).write_text('{"key": "old", "colour": "red"}\n[]\n')
+    assert read_rows(tmp_path) == {}
+
+
+def test_a_folder_that_cannot_be_made_names_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="--out"):
+        open_run(tmp_path / "file" / "run")
