@@ -27,6 +27,15 @@ NAMES: Final = {
 }
 
 
+NO_WAY: Final = Conflict(
+    constraint="refusals",
+    limit=0.0,
+    best=1.0,
+    unit="",
+    sentence="no sequence of segments that some place takes covers the graph, whatever the limits",
+)
+
+
 def unplaceable(encoded: Encoded) -> None:
     """Raise Infeasible for nodes that every place refuses, with each place's reason."""
     problem = encoded.problem
@@ -59,7 +68,7 @@ def explain(graph: StateGraph, scheme: Scheme) -> tuple[Conflict, ...]:
     alone = [_conflict(graph, scheme, i, keep=[j for j in limited if j != i]) for i in limited]
     if not any(alone):
         alone = [_conflict(graph, scheme, i, keep=[]) for i in limited]
-    return tuple(conflict for conflict in alone if conflict is not None)
+    return tuple(conflict for conflict in alone if conflict is not None) or (NO_WAY,)
 
 
 def _conflict(graph: StateGraph, scheme: Scheme, index: int, *, keep: list[int]) -> Conflict | None:

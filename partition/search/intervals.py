@@ -14,7 +14,7 @@ import numpy as np
 
 from partition.search.problem import ProblemError, TooWide
 from partition.search.residency import Residency
-from partition.search.states import MOST_STATES, StateGraph, Step, distinct, join
+from partition.search.states import MOST_STATES, Families, StateGraph, Step, distinct, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,14 +137,16 @@ class IntervalStates(Residency):
         """Build all levels, two per position: first the walks that read an older tensor there, then the cut."""
         live, row, cost = self.start()
         levels = [join([Step(row, np.zeros(1, np.int64), cost, -1)], [np.ones(1, np.int64)])]
-        bounds = [0, 1, 2]
+        bounds, families = [0, 1, 2], list[Families | None]([None])
         cut = _Walk(0, live, row, np.ones(1, np.int64))
         under_way = [_UnderWay() for _ in self.encoded.problem.places]
         for stop in range(1, self.count + 1):
             arcs, states = self._walk(under_way, cut, stop, bounds[-1])
             levels.append(arcs)
             bounds.append(bounds[-1] + states)
+            families.append(None)
             cut, arcs = self._close(under_way, stop, bounds[-1])
+            families.append(self._family(cut, stop))
             levels.append(arcs)
             bounds.append(bounds[-1] + len(cut.states))
             if bounds[-1] > MOST_STATES:
@@ -153,7 +155,15 @@ class IntervalStates(Residency):
                 )
         # No tensor is alive at the last cut, so it is one state, the end; without a plan it is never reached.
         bounds[-1] = bounds[-2] + 1
-        return StateGraph(levels=tuple(levels), bounds=tuple(bounds))
+        return StateGraph(levels=tuple(levels), bounds=tuple(bounds), families=tuple(families))
+
+    def _family(self, cut: _Walk, stop: int) -> Families | None:
+        """Return the states of one cut as a family: whatever follows, they differ by moves of live tensors only."""
+        if not len(cut.states):
+            return None
+        done = (1 << stop) - 1
+        slack = sum((self.slack(t, done, self.useful(t, done)) for t in cut.live), np.zeros(2, np.int64))
+        return Families(first=cut.states[:1], slack=slack[None, :])
 
     def _walk(self, under_way: Sequence[_UnderWay], cut: _Walk, stop: int, first: int) -> tuple[Arcs, int]:
         """Begin a segment at `cut` on every place and take node `stop - 1` into all segments under way."""

@@ -24,6 +24,7 @@ NEVER: Final = np.iinfo(np.int64).max
 WIDE: Final = 1024  # groups above this many labels are filtered one by one, shorter ones as rows of a matrix
 MOST_LABELS: Final = 150_000_000  # 1.2 GB
 CHUNK: Final = 2_000_000
+FEW: Final = 16  # labels in a family, below which comparing them does not pay
 FIRST_ROOM: Final = 1 << 25  # untouched pages cost nothing, copying a pool that grew does
 
 
@@ -69,7 +70,7 @@ class PairLabels:
 
     def _settle(self, number: int) -> None:
         """Make and filter the labels of all states of one level."""
-        level, cost = self.graph.levels[number], self._cost[number]
+        level, cost, begin = self.graph.levels[number], self._cost[number], self.stored
         if not len(level.source):
             return
         lengths = self._count[level.source]
@@ -84,6 +85,8 @@ class PairLabels:
             before = _ranges(self._first[level.source[chosen]], lengths[chosen])
             made = self._keys[before] + np.repeat(cost[chosen], lengths[chosen])
             self._settle_narrow(level.target[starts[groups]], self._within(made), sizes[groups])
+        if self.graph.families[number] is not None:
+            self._compare(number, begin)
 
     def _settle_wide(self, state: int, source: Ints, cost: Ints, size: int) -> None:
         made = np.empty(size, np.int64)
@@ -112,6 +115,24 @@ class PairLabels:
         counts = keep.sum(1)
         self._first[states] = self._store(matrix[keep]) + np.cumsum(counts) - counts
         self._count[states] = counts
+
+    def _compare(self, number: int, begin: int) -> None:
+        """Drop labels that one of another state of their family beats by more than the two can still differ."""
+        family = self.graph.families[number]
+        assert family is not None
+        states = np.arange(self.graph.bounds[number + 1], self.graph.bounds[number + 2])
+        counts = self._count[states]
+        keys = self._keys[_ranges(self._first[states], counts)]
+        edges = np.append(0, np.cumsum(counts))
+        starts = edges[family.first - states[0]]
+        keep = np.ones(len(keys), bool)
+        for start, stop, slack in zip(starts, [*starts[1:], len(keys)], pack(family.slack), strict=True):
+            if stop - start > FEW:
+                keep[start:stop] = _unbeaten(keys[start:stop], int(slack))
+        kept = np.append(0, np.cumsum(keep))[edges]
+        self._first[states], self._count[states] = begin + kept[:-1], np.diff(kept)
+        self.stored = begin + int(kept[-1])
+        self._keys[begin : self.stored] = keys[keep]
 
     def _within(self, made: Ints) -> Ints:
         deadline, cap = self._limits
@@ -183,6 +204,15 @@ def staircase(keys: Ints) -> Ints:
     keep[0] = keys[0] != NEVER
     np.less(lowest[1:], lowest[:-1], out=keep[1:])
     return np.asarray(keys.compress(keep))  # 2.5 times faster here than keys[keep]
+
+
+def _unbeaten(keys: Ints, slack: int) -> Bools:
+    """Tell which labels no other beats strictly once `slack` is added to it."""
+    front = staircase(keys.copy()) + slack
+    last = np.searchsorted(front >> 32, keys >> 32, side="right") - 1
+    energy = (front & LOW)[np.maximum(last, 0)]
+    beaten = (last >= 0) & (energy <= keys & LOW) & (front[np.maximum(last, 0)] != keys)
+    return np.asarray(~beaten)
 
 
 def _ranges(first: Ints, lengths: Ints) -> Ints:

@@ -107,6 +107,22 @@ def coarsen(problem: Problem, groups: Sequence[Sequence[str]], restriction: Spac
     )
 
 
+def single_tensor_groups(problem: Problem) -> list[list[str]]:
+    """Group the nodes between cuts of their order that exactly one tensor crosses."""
+    index = {name: number for number, name in enumerate(problem.nodes)}
+    crossing = [0] * (len(problem.nodes) + 1)
+    for tensor in problem.tensors:
+        if tensor.producer is not None and tensor.consumers:
+            for cut in range(index[tensor.producer] + 1, max(index[name] for name in tensor.consumers) + 1):
+                crossing[cut] += 1
+    groups: list[list[str]] = [[]]
+    for number, name in enumerate(problem.nodes):
+        if number and crossing[number] == 1:
+            groups.append([])
+        groups[-1].append(name)
+    return groups
+
+
 def _together(costs: Sequence[Cost]) -> Cost:
     return Cost(
         latency_s=sum(cost.latency_s for cost in costs),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from partition.search.arrays import Bools, Ints
     from partition.search.encode import Encoded
 
-WEIGHTS: Final = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
+WEIGHTS: Final = (1.0, 0.5, 0.0)
 
 
 def plan_cost(encoded: Encoded, chosen: Sequence[int]) -> Ints:
@@ -48,6 +48,9 @@ class Greedy:
         self._encoded = encoded
         self._reads: list[list[int]] = [[] for _ in encoded.problem.nodes]
         self._makes: list[list[int]] = [[] for _ in encoded.problem.nodes]
+        self._made_by = [tensor.producer for tensor in encoded.problem.tensors]
+        self._homes = np.array(encoded.place_home)
+        self._moves = encoded.move_cost.reshape(-1, len(encoded.homes), len(encoded.homes), 4)
         for number, tensor in enumerate(encoded.problem.tensors):
             for name in dict.fromkeys(tensor.consumers):
                 self._reads[encoded.node_index[name]].append(number)
@@ -56,39 +59,36 @@ class Greedy:
 
     def place(self, latency_weight: float) -> list[int]:
         """Minimise latency_weight * latency + (1 - latency_weight) * energy, transfers and dispatch included."""
-        weights = np.array([latency_weight, 1 - latency_weight])
+        encoded, weights = self._encoded, np.array([latency_weight, 1 - latency_weight])
         chosen: list[int] = []
-        copies: dict[int, set[int]] = {}
-        for number in range(len(self._encoded.problem.tensors)):
-            if self._encoded.problem.tensors[number].producer is None:
-                origin = _origin(self._encoded, number, chosen)
-                copies[number] = set(range(len(self._encoded.homes))) if origin is None else {origin}
+        origin = [_origin(encoded, t, chosen) if made is None else None for t, made in enumerate(self._made_by)]
+        copies = np.zeros((len(origin), len(encoded.homes)), bool)
+        for t, home in enumerate(origin):
+            copies[t, slice(None) if home is None else home] = True
         for node in range(len(self._reads)):
-            options = np.flatnonzero(self._encoded.allowed[node]).tolist()
-            costs = [float(self._cost(node, place, chosen, copies)[:2] @ weights) for place in options]
-            chosen.append(options[int(np.argmin(costs))])
-            home = self._encoded.place_home[chosen[-1]]
-            for number in self._reads[node]:
-                copies[number].add(home)
-            copies.update({number: {home} for number in self._makes[node]})
+            cost = self._costs(node, origin, copies)[:, :2] @ weights
+            if chosen:
+                cost[chosen[-1]] -= encoded.dispatch[chosen[-1], :2] @ weights
+            cost[~encoded.allowed[node]] = np.inf
+            chosen.append(int(cost.argmin()))
+            home = encoded.place_home[chosen[-1]]
+            copies[self._reads[node], home] = True
+            for t in self._makes[node]:
+                origin[t], copies[t] = home, np.arange(len(encoded.homes)) == home
         return chosen
 
-    def _cost(self, node: int, place: int, chosen: Sequence[int], copies: dict[int, set[int]]) -> Ints:
-        encoded = self._encoded
-        home = encoded.place_home[place]
-        total = encoded.node_cost[node, place].copy()
-        if not chosen or chosen[-1] != place:
-            total += encoded.dispatch[place]
-        for number in self._reads[node]:
-            if home not in copies[number]:
-                origin = _origin(encoded, number, chosen)
-                assert origin is not None
-                total += encoded.move(number, origin, home)
-        for number in self._makes[node]:
-            target = encoded.problem.tensors[number].target
+    def _costs(self, node: int, origin: Sequence[int | None], copies: Bools) -> Ints:
+        """Return the cost rows of running `node` as a new segment, by place."""
+        encoded, homes = self._encoded, self._homes
+        total: Ints = encoded.node_cost[node] + encoded.dispatch
+        for t in self._reads[node]:
+            if origin[t] is not None:
+                total += self._moves[t, origin[t], homes] * ~copies[t, homes, None]
+        for t in self._makes[node]:
+            target = encoded.problem.tensors[t].target
             if target is not None:
-                total += encoded.move(number, home, encoded.homes.index(target))
-        return np.asarray(total)
+                total += self._moves[t, homes, encoded.homes.index(target)]
+        return total
 
 
 def known_points(encoded: Encoded) -> Ints:

@@ -55,6 +55,8 @@ class Residency:
         self.copies = Copies(encoded)
         self.width = 4 if scheme.needs_all else 2
         self._index_tensors()
+        homes = len(encoded.homes)
+        self._dearest = encoded.move_cost.reshape(-1, homes, homes, 4)[..., :2].max(1)  # by tensor and memory
         home = 1 << np.array(encoded.place_home)
         self._homes_of = [int(np.bitwise_or.reduce(home[allowed], initial=0)) for allowed in encoded.allowed]
 
@@ -104,6 +106,12 @@ class Residency:
             return copy, np.zeros(self.width, np.int64)
         wanted = self.encoded.homes.index(target)
         return int(self.copies.after[wanted, copy]), self.copies.fetch(t)[copy, wanted, : self.width]
+
+    def slack(self, t: int, done: int, useful: int) -> Ints:
+        """Bound by how much (latency, energy) the tensor's remaining moves differ between any two copy states."""
+        homes = [h for h in range(len(self.encoded.homes)) if useful >> h & 1]
+        moves = min((self.readers[t] & ~done).bit_count(), len(homes))
+        return np.asarray(self._dearest[t, homes].max(0, initial=0) * moves)
 
     def useful(self, t: int, done: int) -> int:
         """Return the set of memories in which a consumer still to come could want the tensor."""

@@ -37,11 +37,26 @@ class Arcs:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Families:
+    """States of one level in families that allow the same decisions, each a range beginning at `first`.
+
+    From any state of a family the same decisions cost at most `slack` (latency, energy) more than from any other.
+    """
+
+    first: Ints
+    slack: Ints
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StateGraph:
-    """States numbered level by level: 0 is the start, the last one the end; `bounds[k]` is level k's first."""
+    """States numbered level by level: 0 is the start, the last one the end.
+
+    The arcs `levels[k]` lead to the states from `bounds[k + 1]` to `bounds[k + 2]`, which fall into `families[k]`.
+    """
 
     levels: tuple[Arcs, ...]
     bounds: tuple[int, ...]
+    families: tuple[Families | None, ...]
 
     @property
     def states(self) -> int:
@@ -71,10 +86,16 @@ class _Ideal:
 
 @dataclasses.dataclass(slots=True)
 class _Reached:
-    """An ideal of the next layer: its live tensors, the least still to come, and the steps into it."""
+    """An ideal of the next layer.
+
+    `same` maps the copy states of each live tensor to representatives, `rest` is the least the other nodes add,
+    `slack` what two of its states can differ by from here on, `steps` lead to it.
+    """
 
     live: tuple[int, ...]
+    same: tuple[Bytes, ...]
     rest: Ints
+    slack: Ints
     steps: list[Step]
 
 
@@ -112,15 +133,24 @@ class AdditiveStates(Residency):
         levels, bounds = [join([Step(start.rows, np.zeros(1, np.int64), cost, -1)], [np.ones(1, np.int64)])], [0, 1, 2]
         layer = {0: start}
         ready = {0: [n for n in range(count) if not self.before[n]]}
+        families: list[Families | None] = [None]
         for depth in range(count):
             reached, ready = self._grow(layer, ready, depth)
             layer, arcs = self._merge(reached, bounds[-1])
             levels.append(arcs)
+            families.append(self._families(reached, layer))
             bounds.append(bounds[-1] + sum(len(ideal.rows) for ideal in layer.values()))
             if bounds[-1] > MOST_STATES:
                 raise TooWide(self._too_wide(depth + 1, len(layer)))
         levels.append(_end(layer, bounds[-1], len(self.scheme.coordinates)))
-        return StateGraph(levels=tuple(levels), bounds=(*bounds, bounds[-1] + 1))
+        families.append(None)
+        return StateGraph(levels=tuple(levels), bounds=(*bounds, bounds[-1] + 1), families=tuple(families))
+
+    def _families(self, reached: dict[int, _Reached], layer: dict[int, _Ideal]) -> Families:
+        return Families(
+            first=np.array([ideal.first for ideal in layer.values()], np.int64),
+            slack=np.array([reached[done].slack for done in layer], np.int64).reshape(-1, 2),
+        )
 
     def _grow(
         self, layer: dict[int, _Ideal], ready: dict[int, list[int]], depth: int
@@ -134,9 +164,9 @@ class AdditiveStates(Residency):
                 if after not in grown:
                     if len(grown) >= MOST_IDEALS:
                         raise TooWide(self._too_wide(depth, len(grown)))
-                    grown[after] = _Reached(self._live(ideal.live, node, after), ideal.rest - self._least[node], [])
+                    grown[after] = self._reached(ideal, node, after)
                     following[after] = [] if self.one_order else self._ready(ready[done], node, after)
-                grown[after].steps += self._steps(ideal, node, after, grown[after])
+                grown[after].steps += self._steps(ideal, node, grown[after])
         return grown, following
 
     def _too_wide(self, depth: int, ideals: int) -> str:
@@ -152,14 +182,24 @@ class AdditiveStates(Residency):
         freed = [n for n in dict.fromkeys(self.after[node]) if not self.before[n] & ~reached]
         return [n for n in ready if n != node] + freed
 
-    def _steps(self, ideal: _Ideal, node: int, after: int, into: _Reached) -> list[Step]:
+    def _reached(self, ideal: _Ideal, node: int, after: int) -> _Reached:
+        live = self._live(ideal.live, node, after)
+        useful = [self.useful(t, after) for t in live]
+        slack = self.encoded.dispatch[:, :2].max(0) if self.track_place else np.zeros(2, np.int64)
+        slack = slack + sum(
+            (self.slack(t, after, homes) for t, homes in zip(live, useful, strict=True)), np.zeros(2, np.int64)
+        )
+        same = tuple(self.copies.same(t, homes) for t, homes in zip(live, useful, strict=True))
+        return _Reached(live, same, ideal.rest - self._least[node], slack, [])
+
+    def _steps(self, ideal: _Ideal, node: int, into: _Reached) -> list[Step]:
         places = np.flatnonzero(self.encoded.allowed[node]).tolist()
-        steps = [self._step(ideal, node, place, after, into.live) for place in places]
+        steps = [self._step(ideal, node, place, into) for place in places]
         if self.hopeless is None:
             return steps
         return [step.only(~self.hopeless.of(step.reach + into.rest)) for step in steps]
 
-    def _step(self, ideal: _Ideal, node: int, place: int, reached: int, live: tuple[int, ...]) -> Step:
+    def _step(self, ideal: _Ideal, node: int, place: int, into: _Reached) -> Step:
         """Run `node` on `place` from every state of `ideal`: fetch its inputs, note where its outputs are."""
         home, width = self.encoded.place_home[place], self.width
         column = {t: ideal.rows[:, k] for k, t in enumerate(ideal.live)}
@@ -174,9 +214,9 @@ class AdditiveStates(Residency):
         opened = ideal.rows[:, -1] != place
         if self.track_place:
             cost += opened[:, None] * self.encoded.dispatch[place, :width]
-        rows = np.empty((len(ideal.rows), len(live) + 1), np.uint8)
-        for k, t in enumerate(live):
-            rows[:, k] = self.copies.same(t, self.useful(t, reached))[column[t]]
+        rows = np.empty((len(ideal.rows), len(into.live) + 1), np.uint8)
+        for k, (t, same) in enumerate(zip(into.live, into.same, strict=True)):
+            rows[:, k] = same[column[t]]
         rows[:, -1] = place if self.track_place else 0
         source = np.arange(ideal.first, ideal.first + len(rows))
         columns = self.scheme.columns(cost, opened, place)

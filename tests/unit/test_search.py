@@ -27,9 +27,12 @@ from partition.search import (
     frontier,
     lazy_frontier,
     search,
+    search_parallel,
     search_segments,
 )
 from partition.search import states as states_module
+from partition.search.contract import contract
+from partition.search.encode import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -200,6 +203,18 @@ def test_coarse_nodes_keep_their_operators_and_name_the_restriction() -> None:
         coarsen(t6(), [["A"], ["B"]], Space.FUSED_GROUP_BORDERS)
 
 
+def test_single_tensor_cuts_are_a_restriction_that_is_named() -> None:
+    # Between A and E two tensors cross every cut, so B, C and D stay together.
+    (plan,) = frontier(t6(), space=Space.SINGLE_TENSOR_CUTS)
+    assert [p.nodes for p in plan.segments] == [("A",), ("B", "C", "D"), ("E",)]
+    assert plan.space == "single-tensor cuts (all cuts of one order)"
+    # A plan that separates them is outside of this space.
+    with pytest.raises(Infeasible, match="pinned"):
+        frontier(t6(), space=Space.SINGLE_TENSOR_CUTS, constraints=Constraints(pinned={"B": "gpu", "C": "npu"}))
+    with pytest.raises(ProblemError, match="coarsen"):
+        frontier(t6(), space=Space.FUSED_GROUP_BORDERS)
+
+
 def test_interval_costs_need_not_add_up() -> None:
     problem = t6()
     table = additive_table(problem)
@@ -308,6 +323,17 @@ def test_infeasible_names_the_constraint_and_by_how_much(limits: Mapping[str, fl
     assert "too much" in str(caught.value)
 
 
+def test_one_objective_gives_one_plan() -> None:
+    assert [plan.latency_s for plan in frontier(chain(3), objectives=("latency",))] == [pytest.approx(3 * MS)]
+    assert [plan.energy_j for plan in frontier(chain(3), objectives=("energy",))] == [pytest.approx(3 * MS)]
+
+
+def test_segments_that_cannot_cover_the_graph_are_no_plan() -> None:
+    problem = t6()
+    with pytest.raises(Infeasible, match="no sequence of segments"):
+        search_segments(problem, SegmentTable.empty(problem))
+
+
 def test_a_deadline_and_a_power_cap_that_exclude_each_other_are_both_named() -> None:
     problem = chain(3)
     with pytest.raises(Infeasible) as caught:
@@ -368,3 +394,47 @@ def test_large_values_use_a_coarser_step_and_still_fit() -> None:
     costs = {("n0", GPU): Cost(latency_s=5.0, energy_j=100.0), ("n0", NPU): Cost(latency_s=50.0, energy_j=10.0)}
     plans = frontier(chain(1, costs=costs))
     assert [(p.latency_s, p.energy_j) for p in plans] == [(5.0, 100.0), (50.0, 10.0)]
+
+
+def two_branches() -> Problem:
+    """A feeds B and C, D joins them; every node takes 1 ms anywhere and moves are free."""
+    ends = {"x": (None, "A"), "a": ("A", "BC"), "b": ("B", "D"), "c": ("C", "D"), "y": ("D", "")}
+    each = Cost(latency_s=MS, energy_j=MS)
+    return t6(
+        nodes=tuple("ABCD"),
+        tensors=tuple(
+            Tensor(name=name, size_bytes=0, producer=producer, consumers=tuple(consumers))
+            for name, (producer, consumers) in ends.items()
+        ),
+        transfers={("npu", "gpu"): Transfer(latency_s=0.0), ("gpu", "npu"): Transfer(latency_s=0.0)},
+        costs={(node, place): each for node in "ABCD" for place in (NPU, GPU)},
+    )
+
+
+def test_branches_run_at_the_same_time_on_two_processors() -> None:
+    problem = two_branches()
+    assert search(problem)[0].latency_s == pytest.approx(4 * MS)
+    (plan,) = search_parallel(problem)
+    assert plan.latency_s == pytest.approx(3 * MS)
+    assert plan.gap_ratio == 0
+    assert "schedules" in plan.space
+
+
+def test_contention_is_a_worst_case_factor_and_not_below_one() -> None:
+    (plan,) = search_parallel(two_branches(), contention=1.5)
+    assert plan.latency_s == pytest.approx(4.5 * MS)
+    with pytest.raises(ProblemError, match="contention"):
+        search_parallel(two_branches(), contention=0.5)
+
+
+def test_nodes_that_are_never_better_apart_are_joined() -> None:
+    # Moving costs more than any node could gain, so the chain is one group.
+    dear = Transfer(latency_s=9 * MS, energy_j=9 * MS)
+    problem = chain(5, transfers={("gpu", "npu"): dear, ("npu", "gpu"): dear})
+    joined = contract(Encoded(problem))
+    assert joined.nodes == ("n4",)
+    assert joined.members["n4"] == problem.nodes
+    assert joined.restriction is None
+    assert [len(plan.segments) for plan in frontier(problem)] == [1, 1]
+    # Free moves leave every node its own choice.
+    assert contract(Encoded(chain(5))).nodes == problem.nodes

@@ -10,6 +10,7 @@ from partition.split import (
     SplitError,
     crossing,
     fewest_segments,
+    fused_groups,
     handovers,
     ideals,
     is_convex,
@@ -117,3 +118,36 @@ def test_a_cycle_is_refused() -> None:
         list(ideals(dag))
     with pytest.raises(SplitError, match="comes before"):
         order_cuts(dag)
+
+
+def typed(dag: nx.DiGraph[str], ops: str) -> nx.DiGraph[str]:
+    """Name operators: c Conv, r Relu, a Add, q DequantizeLinear; nodes in alphabetical order."""
+    names = {"c": "Conv", "r": "Relu", "a": "Add", "q": "DequantizeLinear", "m": "Mul", "s": "Sigmoid"}
+    nx.set_node_attributes(dag, dict(zip(dag, (names[op] for op in ops), strict=True)), "op_type")
+    return dag
+
+
+def test_element_wise_operators_join_the_convolution_before_them() -> None:
+    # x -> A conv -> B relu -> C conv -> D add (with B) -> E relu
+    dag = dag_of(("x", None, "A"), ("a", "A", "B"), ("b", "B", "CD"), ("c", "C", "D"), ("d", "D", "E"), ("y", "E", ""))
+    assert fused_groups(typed(dag, "crcar")) == (("A", "B"), ("C", "D", "E"))
+
+
+def test_a_gate_and_its_product_stay_with_their_convolution() -> None:
+    dag = dag_of(("x", None, "A"), ("a", "A", "BC"), ("b", "B", "C"), ("y", "C", ""))
+    assert fused_groups(typed(dag, "csm")) == (("A", "B", "C"),)
+
+
+def test_a_weight_is_dequantised_where_it_is_used() -> None:
+    # B dequantises a weight (it reads no activation) for the convolution C.
+    dag = dag_of(("x", None, "A"), ("a", "A", "C"), ("w", "B", "C"), ("y", "C", ""))
+    assert fused_groups(typed(dag, "cqc")) == (("A",), ("B", "C"))
+
+
+def test_groups_never_wait_for_each_other() -> None:
+    # C adds A's output to B's, and B reads A: C may join B but not A.
+    dag = dag_of(("x", None, "A"), ("a", "A", "BC"), ("b", "B", "C"), ("y", "C", ""))
+    groups = fused_groups(typed(dag, "cca"))
+    assert groups == (("A",), ("B", "C"))
+    assert all(is_convex(dag, group) for group in groups)
+    handovers(dag, groups)
