@@ -31,6 +31,8 @@ Array = np.ndarray[Any, Any]
 
 # A function below this share of the summed time is not worth a second candidate.
 _RELEVANT_SHARE: Final = 0.02
+# The static model's choice stands unless another is faster by more than the noise.
+_CLEARLY_FASTER: Final = 0.97
 _MEASURE_S: Final = 0.01
 _MIN_RUNS: Final = 3
 _ROUNDINGS: Final = frozenset(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
@@ -150,7 +152,7 @@ class _Trial:
             self.miscompiled.append(build if config is None else f"{build} {config}")
             return
         time_s = _shortest_s(kernel, arguments, give_up_s=4 * self.best_s)
-        if time_s < self.best_s:
+        if time_s < _CLEARLY_FASTER * self.best_s:
             self.best, self.best_s = (build, config), time_s
 
     def decision(self, name: str) -> Decision:

@@ -95,15 +95,25 @@ def candidates(nest: Nest, registers: Registers, limit: int) -> tuple[TileConfig
     when there is one, because the model does not see the caches.
     """
     tiles = sorted(_tiles(nest, registers), key=lambda tile: _rank(tile, nest, registers))
-    variants = [_with_pad(tile, nest) for tile in tiles]
+    variants = [_fitted(tile, nest) for tile in tiles]
     ordered = [variants[0], *_alternatives(variants[0], nest), *variants[1:]]
     return tuple(dict.fromkeys(ordered))[:limit]
 
 
-def _with_pad(tile: TileConfig, nest: Nest) -> TileConfig:
-    """Compute padding inside where a pass of its own costs more: few channels to vectorise, or little to do."""
-    inside = nest.padded and (not nest.shared or nest.input_channels < tile.lanes)
-    return dataclasses.replace(tile, inline_pad=inside)
+def _fitted(tile: TileConfig, nest: Nest) -> TileConfig:
+    """Choose where padding happens and which loop is outer.
+
+    Padding goes inside where a pass of its own costs more: few channels to vectorise, or little to do for each
+    element. Channels go outside when the weights are the larger operand: the other order reads all of them for
+    every position, and in a whole model they come from memory, unlike in a kernel timed alone.
+    """
+    return dataclasses.replace(
+        tile,
+        inline_pad=nest.padded and (not nest.shared or nest.input_channels < tile.lanes),
+        channels_outer=nest.shared
+        and nest.channels > tile.channels
+        and nest.reduction * nest.channels > nest.rows * nest.columns * nest.input_channels,
+    )
 
 
 def _alternatives(best: TileConfig, nest: Nest) -> list[TileConfig]:
@@ -111,7 +121,7 @@ def _alternatives(best: TileConfig, nest: Nest) -> list[TileConfig]:
     if nest.padded:
         other.append(dataclasses.replace(best, inline_pad=not best.inline_pad))
     if nest.channels > best.channels and nest.rows * nest.columns > best.columns:
-        other.append(dataclasses.replace(best, channels_outer=True))
+        other.append(dataclasses.replace(best, channels_outer=not best.channels_outer))
     return other
 
 

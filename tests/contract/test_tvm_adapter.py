@@ -73,8 +73,8 @@ def mobile_block() -> Graph:
         w1=weight(16, 1, 3, 3),
         w2=weight(16, 16, 1, 1),
         w3=weight(10, 16),
-        zero=np.float32(0),
-        six=np.float32(6),
+        zero=np.array(0, np.float32),
+        six=np.array(6, np.float32),
     )
 
 
@@ -95,8 +95,8 @@ def quantised_convolution() -> Graph:
     return model(
         nodes,
         [1, 8, 14, 14],
-        s=np.float32(0.03),
-        z=np.uint8(128),
+        s=np.array(0.03, np.float32),
+        z=np.array(128, np.uint8),
         w=random.integers(-127, 127, (16, 8, 3, 3)).astype(np.int8),
         ws=scales,
         wz=np.zeros(16, np.int8),
