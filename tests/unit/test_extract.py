@@ -235,3 +235,12 @@ def test_a_border_without_a_dtype_is_refused_by_name() -> None:
     assert graph.tensors()["a"].dtype == "unknown"
     with pytest.raises(GraphError, match="tensor 'a' has no known dtype"):
         extract(graph, {"more"})
+
+
+def test_an_output_of_unknown_rank_does_not_forbid_cuts_elsewhere() -> None:
+    odd = helper.make_node("Odd", ["b"], ["y"], name="odd", domain="com.microsoft")
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="r"), helper.make_node("Exp", ["a"], ["b"], name="e"), odd]
+    model = build(nodes, [info("x", FLOAT, [2])], [info("y", FLOAT, None)])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    graph = from_proto(model)
+    assert names(extract(graph, ["e", "odd"]).outputs()) == ["y"]

@@ -189,6 +189,14 @@ def test_symbols_are_bound_by_name_and_by_place() -> None:
     assert shapes(from_proto(model, bind={"x.0": 7}))["y"] == (7, 400)
 
 
+def test_what_exporters_write_for_any_size_is_bound_by_place() -> None:
+    for blank in ("?", -1):
+        model = product(rows=blank)
+        model.graph.input.append(info("other", FLOAT, [blank]))
+        graph = from_proto(model, bind={"x.0": 7, "other.0": 2})
+        assert shapes(graph) == {"x": (7, 3), "other": (2,), "y": (7, 400)}
+
+
 def test_stale_shapes_of_the_file_do_not_survive_binding() -> None:
     model = product(rows="batch")
     model.graph.output[0].CopyFrom(info("y", FLOAT, [1, 400]))
@@ -209,6 +217,56 @@ def test_shape_arithmetic_is_folded() -> None:
     graph = from_proto(make(nodes, [info("x", FLOAT, [5, 8])], [info("y", FLOAT, None)], [half]))
     assert shapes(graph)["y"] == (2, 4)
     assert [node.op_type for node in graph.nodes()] == [node.op_type for node in nodes]
+
+
+def same_size_or_not(*, rows: int) -> onnx.ModelProto:
+    """Squeeze the last axis of a Relu if there is one value on it, as PyTorch's squeeze(-1) is exported."""
+    squeezed = helper.make_node("Squeeze", ["a", "last"], ["then_out"])
+    then_branch = helper.make_graph([squeezed], "then", [], [info("then_out", FLOAT, None)])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Shape", ["a"], ["s"]),
+        helper.make_node("Gather", ["s", "last"], ["n"]),
+        helper.make_node("Equal", ["n", "one"], ["c"]),
+        helper.make_node("If", ["c"], ["y"], then_branch=then_branch, else_branch=branch("else", "Exp", "a")),
+    ]
+    numbers = [helper.make_tensor("last", INT64, [1], [-1]), helper.make_tensor("one", INT64, [1], [1])]
+    return make(nodes, [info("x", FLOAT, [4, rows])], [info("y", FLOAT, None)], numbers)
+
+
+@pytest.mark.parametrize(("rows", "shape", "elementwise"), [(1, (4,), 0), (2, (4, 2), 8)])
+def test_a_branch_that_shapes_decide_gives_the_shape_and_the_work(
+    rows: int, shape: tuple[int, ...], elementwise: int
+) -> None:
+    graph = from_proto(same_size_or_not(rows=rows))
+    assert graph.outputs()[0].shape == shape
+    assert graph.nodes()[-1].elementwise == elementwise
+    assert len(graph.proto().graph.node[-1].attribute) == 2  # the model itself keeps both branches
+    assert graph.uncosted_nodes() == {}
+
+
+def test_shape_arithmetic_inside_bodies_is_folded() -> None:
+    inner = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["f"], to=FLOAT),
+        helper.make_node("Mul", ["f", "two"], ["d"]),
+        helper.make_node("Cast", ["d"], ["n"], to=INT64),
+        helper.make_node("Expand", ["v", "n"], ["then_out"]),
+    ]
+    then_branch = helper.make_graph(inner, "then", [], [info("then_out", FLOAT, None)])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then_branch, else_branch=branch("else", "Exp", "w"))
+    numbers = [helper.make_tensor("two", FLOAT, [], [2]), weight("v", 1, 1), weight("w", 6, 8)]
+    graph = from_proto(make([node], [info("x", FLOAT, [3, 4]), info("c", TensorProto.BOOL, [])],
+                            [info("y", FLOAT, None)], numbers))  # fmt: skip
+    assert graph.outputs()[0].shape == (6, 8)
+
+
+def test_a_declared_rank_is_kept_where_no_inference_reaches() -> None:
+    node = helper.make_node("Odd", ["x"], ["y"], domain="com.microsoft")
+    model = make([node], [info("x", FLOAT, [2, 3])], [info("y", FLOAT, ["some", 7])], domains=["com.microsoft"])
+    graph = from_proto(model)
+    assert graph.outputs()[0].shape is None
+    assert len(graph.proto().graph.output[0].type.tensor_type.shape.dim) == 2
 
 
 def test_contributed_operators_get_shapes_from_symbolic_inference() -> None:
@@ -423,7 +481,7 @@ BAD = {
     "weight too small": (lambda: with_weight(product(), dims=[3, 401]), "'w' holds 4800 bytes .* need 4812"),
     "negative weight shape": (lambda: with_weight(product(), dims=[-3, -400]), "'w' has the impossible shape"),
     "zero input": (lambda: product(rows=0), "input 'x' has a zero dimension"),
-    "negative input": (lambda: product(rows=-1), "input 'x' has a negative dimension"),
+    "negative input": (lambda: product(rows=-2), "input 'x' has a negative dimension"),
     "huge input": (
         lambda: make([helper.make_node("Relu", ["x"], ["y"])], [info("x", FLOAT, [2**40, 2**40])],
                      [info("y", FLOAT, None)]),
@@ -497,7 +555,34 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     path = external(tmp_path / "inner")
     (tmp_path / "inner" / "m.bin").rename(tmp_path / "m.bin")
     (tmp_path / "inner" / "m.bin").symlink_to(tmp_path / "m.bin")
-    with pytest.raises(GraphError, match="outside the model's folder"):
+    with pytest.raises(GraphError, match=r"a link to outside the model's folder .*cp -L"):
+        load(path)
+
+
+def cache(folder: Path) -> Path:
+    """Lay a model out as Hugging Face's cache does: `snapshots/REVISION/NAME` is a link to `blobs/SHA256`."""
+    for name in ("blobs", "snapshots/abc/onnx"):
+        (folder / name).mkdir(parents=True)
+    external(folder)
+    for name in ("m.onnx", "m.bin"):
+        (folder / name).rename(folder / "blobs" / f"sha-of-{name}")
+        (folder / "snapshots/abc/onnx" / name).symlink_to(f"../../../blobs/sha-of-{name}")
+    return folder / "snapshots/abc/onnx/m.onnx"
+
+
+def test_a_model_in_a_cache_of_links_is_read(tmp_path: Path) -> None:
+    graph = load(cache(tmp_path))
+    assert graph == from_proto(product())
+    save(graph, tmp_path / "copy.onnx")
+    assert load(tmp_path / "copy.onnx") == graph
+
+
+def test_a_linked_model_does_not_open_other_folders(tmp_path: Path) -> None:
+    path = cache(tmp_path)
+    (tmp_path / "secret").write_bytes(b"\0" * 4800)
+    (path.parent / "m.bin").unlink()
+    (path.parent / "m.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(GraphError, match="a link to outside"):
         load(path)
 
 

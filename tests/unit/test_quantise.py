@@ -20,10 +20,10 @@ from onnx.reference import ReferenceEvaluator
 
 from graphs import Calibration, Graph, GraphError, from_proto, layer_errors, load, quantise, random_inputs, zoo
 from graphs.error import Verdict, compare
-from graphs.quantise import RECIPES, ranges
-from graphs.quantise.blocks import BLOCK, _pack, block_scales
-from graphs.quantise.half import inlined
-from graphs.quantise.runtime import open_session
+from graphs.quantisation import RECIPES, ranges
+from graphs.quantisation.blocks import BLOCK, _pack, block_scales
+from graphs.quantisation.half import inlined
+from graphs.quantisation.runtime import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -321,6 +321,38 @@ def test_an_infinite_tensor_is_refused_with_its_nodes_and_can_be_kept_float() ->
         quantise(graph, "int8", calibration)
     lowered = quantise(graph, "mixed", calibration, keep_float=("mask", "softmax"))
     assert np.isfinite(run(lowered, random_inputs(graph, 3))["y"]).all()
+
+
+def test_a_constant_without_bounds_keeps_its_reader_float() -> None:
+    constants = {"w": np.ones((4, 3, 1, 1), np.float32), "floor": np.array(-np.inf, np.float32)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Max", ["c", "floor"], ["y"], name="masked"),
+    ]
+    made = from_proto(model_of(nodes, constants, {"x": [1, 3, 4, 4]}, {"y": [1, 4, 4, 4]}), name="masked")
+    lowered = quantise(made, "int8", Calibration.random(made, 32))
+    feed = random_inputs(made, 5)
+    assert compare(run(made, feed), run(lowered, feed))["y"].cosine > 0.99
+    assert np.isneginf(constant_of(lowered, "floor"))
+
+
+def test_a_gemm_bias_of_one_row_is_quantised_as_a_vector() -> None:
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.normal(size=(8, 4)).astype(np.float32),
+        "b": rng.normal(size=(1, 4)).astype(np.float32),
+    }
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")]
+    made = from_proto(model_of(nodes, constants, {"x": [1, 8]}, {"y": [1, 4]}), name="row")
+    feed = random_inputs(made, 5)
+    assert compare(run(made, feed), run(quantise(made, "int8", Calibration.random(made, 8)), feed))["y"].cosine > 0.99
+
+
+def test_a_graph_without_float_work_has_nothing_to_quantise() -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["y"], name="cast", to=TensorProto.FLOAT)]
+    made = from_proto(model_of(nodes, {}, {"x": [1, 8]}, {"y": [1, 8]}), name="cast")
+    with pytest.raises(GraphError, match="nothing to quantise"):
+        quantise(made, "int8", Calibration.random(made, 1))
 
 
 def test_calibration_for_another_graph_is_refused(graph: Graph) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from graphs.graph import GraphError
-from graphs.quantise.prepare import prepare
+from graphs.quantisation.prepare import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -107,7 +107,7 @@ def _put_first(model: onnx.ModelProto, added: list[onnx.NodeProto]) -> None:
 
 
 def _drop_unused_weights(model: onnx.ModelProto, candidates: set[str]) -> None:
-    from graphs.quantise.prepare import names_in_bodies
+    from graphs.quantisation.prepare import names_in_bodies
 
     used = {name for node in model.graph.node for name in node.input} | names_in_bodies(model.graph)
     used |= {value.name for value in model.graph.output}

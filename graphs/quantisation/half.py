@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphs.onnx_io import save
-from graphs.quantise.runtime import infer_types, read_inlined, refuse_large
+from graphs.quantisation.runtime import infer_types, read_inlined, refuse_large
 
 if TYPE_CHECKING:
     from collections.abc import Collection

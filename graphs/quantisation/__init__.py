@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphs.graph import GraphError
-from graphs.quantise.calibration import Calibration
-from graphs.quantise.layers import layer_errors
-from graphs.quantise.ranges import METHODS
-from graphs.quantise.runtime import vendor_errors
+from graphs.quantisation.calibration import Calibration
+from graphs.quantisation.layers import layer_errors
+from graphs.quantisation.ranges import METHODS
+from graphs.quantisation.runtime import vendor_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     from graphs.graph import Graph
-    from graphs.quantise.ranges import Method
+    from graphs.quantisation.ranges import Method
 
 __all__ = ["METHODS", "RECIPES", "Calibration", "layer_errors", "quantise"]
 
@@ -87,15 +87,15 @@ def _lower(
     graph: Graph, recipe: str, calibration: Calibration | None, keep_float: Collection[str], method: Method
 ) -> onnx.ModelProto:
     if recipe == "fp16":
-        from graphs.quantise.half import to_half
+        from graphs.quantisation.half import to_half
 
         return to_half(graph, keep_float)
     if recipe == "w4":
-        from graphs.quantise.blocks import quantise_blocks
+        from graphs.quantisation.blocks import quantise_blocks
 
         return quantise_blocks(graph, keep_float)
-    from graphs.quantise.qdq import RECIPES as WIDTHS
-    from graphs.quantise.qdq import quantise_qdq
+    from graphs.quantisation.qdq import RECIPES as WIDTHS
+    from graphs.quantisation.qdq import quantise_qdq
 
     assert calibration is not None, "checked with the other arguments"
     widths = WIDTHS["int8" if recipe == "mixed" else recipe]

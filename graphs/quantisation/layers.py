@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphs.error import OutputError, output_error
-from graphs.quantise.calibration import check_feed
-from graphs.quantise.half import inlined
-from graphs.quantise.runtime import expose, open_session, vendor_errors
+from graphs.quantisation.calibration import check_feed
+from graphs.quantisation.half import inlined
+from graphs.quantisation.runtime import expose, open_session, vendor_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

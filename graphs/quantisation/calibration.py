@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphs.graph import GraphError
-from graphs.quantise.npy import open_arrays
+from graphs.quantisation.npy import open_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,7 +208,7 @@ def _read_arrays(graph: Graph, file: Path) -> Iterator[Feed]:
 def _from_images(
     cls: type[Calibration], graph: Graph, path: Path, files: Sequence[Path], normalise: str
 ) -> Calibration:
-    from graphs.quantise.images import image_batches, layout_of
+    from graphs.quantisation.images import image_batches, layout_of
 
     layout = layout_of(graph, path)
     if normalise not in NORMALISATIONS:

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from graphs.graph import GraphError
-from graphs.quantise.calibration import check_feed
-from graphs.quantise.runtime import expose, open_session
+from graphs.quantisation.calibration import check_feed
+from graphs.quantisation.runtime import expose, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from graphs.graph import Graph
-    from graphs.quantise.calibration import Calibration
+    from graphs.quantisation.calibration import Calibration
 
     Array = npt.NDArray[Any]
     Bounds = dict[str, tuple[float, float]]

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from graphs.quantise.prepare import bodies, names_in_bodies, prepare
-from graphs.quantise.ranges import collect_ranges
-from graphs.quantise.runtime import FLOATS, element_types
+from graphs.graph import GraphError
+from graphs.quantisation.prepare import bodies, names_in_bodies, prepare
+from graphs.quantisation.ranges import collect_ranges
+from graphs.quantisation.runtime import FLOATS, element_types
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from graphs.graph import Graph
-    from graphs.quantise.calibration import Calibration
-    from graphs.quantise.ranges import Method
+    from graphs.quantisation.calibration import Calibration
+    from graphs.quantisation.ranges import Method
 
 # The QNN provider takes their scale as one uint8 tensor only. Per channel, or int8, it drops the node to the CPU: a
 # ViT fell into 26 partitions (shared/notes/qnn.md, section 10), a small model with per-tensor weights into 2.
@@ -53,7 +54,7 @@ def quantise_qdq(
 
     model = prepare(graph, opset=recipe.opset)
     excluded = {node.name for node in model.graph.node if next(bodies(node), None) is not None}
-    excluded |= _surviving(model, keep_float, graph.name)
+    excluded |= _surviving(model, keep_float, graph.name) | _with_unbounded_constants(model)
     config = _config(model, recipe, sorted(excluded))
     quantised = set(config.op_types_to_quantize)
     nodes = [node for node in model.graph.node if node.op_type in quantised and node.name not in excluded]
@@ -74,14 +75,27 @@ def quantise_qdq(
     quantizer.quantize_model()
     quantizer.model.topological_sort()
     result: onnx.ModelProto = quantizer.model.model
+    if not any(node.op_type == "QuantizeLinear" for node in result.graph.node):
+        raise GraphError(
+            f"{graph.name} has nothing to quantise: no operation on floats in its main graph (bodies of If, Loop and "
+            "Scan stay float); use it as it is."
+        )
     _drop_stale_types(result)
     return result
 
 
+def _with_unbounded_constants(model: onnx.ModelProto) -> set[str]:
+    """Name the nodes that read a constant with NaN or infinity (an attention mask, say): it has no scale."""
+    unbounded = {
+        tensor.name
+        for tensor in model.graph.initializer
+        if tensor.data_type in FLOATS and not np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
+    }
+    return {node.name for node in model.graph.node if not unbounded.isdisjoint(node.input)}
+
+
 def _surviving(model: onnx.ModelProto, keep_float: Collection[str], name: str) -> set[str]:
     """Refuse to keep float what folding has removed: the node that took it in may be one to quantise."""
-    from graphs.graph import GraphError
-
     gone = sorted(set(keep_float) - {node.name for node in model.graph.node})
     if gone:
         raise GraphError(

@@ -10,7 +10,7 @@ import onnx
 
 from graphs.graph import GraphError
 from graphs.onnx_io import save
-from graphs.quantise.runtime import basic_optimisation, infer_types, refuse_large
+from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +54,7 @@ def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
         model = basic_optimisation(source, target)
     model = at_least_opset(model, opset)
     _fuse(model)
+    _flatten_biases(model.graph)
     _restore_names(model, {node.name for node in graph.nodes()})
     _drop_unused_domains(model)
     _free_derived_names(model)
@@ -99,6 +100,23 @@ def _fuse(model: onnx.ModelProto) -> None:
     applied = [fusion(wrapped).apply() for fusion in fusions]
     if any(applied):
         wrapped.topological_sort()
+
+
+def _flatten_biases(graph: onnx.GraphProto) -> None:
+    """Write a Gemm's bias [1, N] as [N], the only form that ONNX Runtime quantises per channel."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        bias = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
+        if bias is None or len(bias.dims) != 2 or bias.dims[0] != 1:
+            continue
+        flat = onnx.TensorProto()
+        flat.CopyFrom(bias)
+        flat.name = f"{bias.name}_flat"
+        del flat.dims[0]
+        if flat.name not in constants:
+            graph.initializer.append(flat)
+            constants[flat.name] = flat
+        node.input[2] = flat.name
 
 
 def _restore_names(model: onnx.ModelProto, before: set[str]) -> None:
