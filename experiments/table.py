@@ -60,8 +60,9 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
 def _error(row: Row) -> str:
     if row.error_verdict is None:
         return row.runs_on or "-"
-    if row.cosine is None:
-        return row.error_verdict
+    if row.cosine is None:  # integers, an all-zero side, or names and shapes that differ
+        largest = "" if row.relative_max is None else f", at most {significant(row.relative_max)} of the peak"
+        return f"{row.error_verdict}{largest}"
     sqnr = "exact" if row.sqnr_db is None else f"{significant(row.sqnr_db)} dB"
     return f"cos {row.cosine:.5f}, {sqnr}"
 

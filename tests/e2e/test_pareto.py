@@ -107,8 +107,18 @@ def test_an_npu_that_got_only_a_part_is_labelled_and_not_ranked(islanded: Path, 
     assert "island" in done.stdout
 
 
+def test_a_compile_that_runs_into_its_limit_is_a_row_and_a_rerun_tries_again(plain: Path, tmp_path: Path) -> None:
+    options = (str(plain), "--backends", "tvm", "--device", "host", "--precisions", "fp32", "--splits", "0")
+    done = pareto(*options, "--time-limit", "1", cwd=tmp_path)
+    assert done.returncode == 1
+    (row,) = rows(tmp_path / "results")
+    assert row["status"] == "failed"
+    assert "stopped at its time limit of 1 s" in str(row["reason"])
+    assert pareto(*options, cwd=tmp_path).returncode == 0
+
+
 BAD_ARGUMENTS = [
-    (["--device", "sa8225p"], "did you mean 'sa8255p'"),
+    (["--device", "sa8255"], "did you mean 'sa8255p'"),
     (["--backends", "ort_cpu,tmv"], "did you mean 'tvm'"),
     (["--precisions", "fp64"], "unknown precision 'fp64'"),
     (["--objectives", "latency"], "at least two objectives"),

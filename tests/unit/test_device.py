@@ -29,7 +29,7 @@ def test_every_figure_of_a_shipped_device_has_a_listed_source(name: str) -> None
 
 def test_a_misspelt_device_is_answered_with_the_nearest() -> None:
     with pytest.raises(DeviceError, match="did you mean 'sa8255p'"):
-        load_device("sa8225p")
+        load_device("sa8255")
 
 
 def test_an_unknown_processor_is_answered_with_those_there_are() -> None:
