@@ -333,7 +333,7 @@ def test_a_constant_without_bounds_keeps_its_reader_float() -> None:
     lowered = quantise(made, "int8", Calibration.random(made, 32))
     feed = random_inputs(made, 5)
     assert compare(run(made, feed), run(lowered, feed))["y"].cosine > 0.99
-    assert np.isneginf(constant_of(lowered, "floor"))
+    assert np.isneginf(lowered.constant("floor"))
 
 
 def test_a_gemm_bias_of_one_row_is_quantised_as_a_vector() -> None:
