@@ -17,6 +17,7 @@ COMPILERS: Final = MappingProxyType(
         "snpe": "compilers.snpe:SnpeCompiler",
         "tvm": "compilers.tvm:TvmCompiler",
         "coreml": "compilers.coreml:CoreMLCompiler",
+        "coreai": "compilers.coreai:CoreAICompiler",
     }
 )
 

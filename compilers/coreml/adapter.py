@@ -1,7 +1,8 @@
 """Core ML for Apple devices: the CPU, the GPU or the Neural Engine of an iPhone or a Mac.
 
 Needs: coremltools 9 (Linux or macOS; its Linux build compiles and cannot run) and onnxruntime.
-Artefacts: model.mlpackage (the same bytes each time), work.json (what the latency model reads).
+Artefacts: model.mlpackage (the same bytes each time), work.json (what the latency model reads); on the Mac that
+    the device file describes also placement.json (Core ML's own plan).
 Environment: nothing.
 
 Options of a segment:
@@ -13,12 +14,14 @@ Options of a segment:
     samples: feeds for the activation ranges of w8a8 (default 4), random with seeds 0, 1, ...: right for cost, not for
         accuracy; for ranges from data quantise the graph (precision int8).
 
-Here an artefact runs by MIL's documented semantics, not on Apple's kernels: right for checking a conversion,
-meaningless in its times. Latency is modelled on the few points that Apple has published.
+On Linux an artefact runs by MIL's documented semantics, not on Apple's kernels: right for checking a conversion,
+meaningless in its times. Latency is modelled on the few points that Apple has published. On a Mac, a device file with
+`os = "macos"` and `ids.coreml.chip` of its chip ("m4") makes it run and be timed there; our CI has no Mac.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -32,7 +35,7 @@ from compilers.adapter import (
     package_dir,
 )
 from compilers.artefact import Artefact, Estimate, tree_size_bytes
-from compilers.coreml import latency
+from compilers.coreml import latency, mac
 from compilers.coreml.work import Work, count_work
 
 if TYPE_CHECKING:
@@ -40,11 +43,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from compilers.adapter import Session
+    from compilers.artefact import Placement
     from graphs import Graph
     from partition import Device, Segment
 
 PACKAGE: Final = "model.mlpackage"
 WORK_FILE: Final = "work.json"
+PLAN_FILE: Final = "placement.json"
 RUNS_ON: Final = "MIL semantics, not Apple kernels"
 APPLE_SYSTEMS: Final = ("ios", "ipados", "macos", "tvos", "visionos", "watchos")
 DEFAULT_TARGET: Final = "iOS17"
@@ -88,6 +93,9 @@ class CoreMLCompiler(Compiler):
         started = time.perf_counter()
         compute = compute_precision(segment)
         built = build(segment, out_dir / PACKAGE, compute=compute, default_target=DEFAULT_TARGET)
+        processor = segment.device.processor(segment.processor)
+        unit = mac.UNITS[processor.kind] if mac.is_this_mac(segment.device, segment.processor) else ""
+        planned = self._plan(out_dir, unit, processor.kind) if unit else ()
         (out_dir / WORK_FILE).write_text(count_work(segment.graph).to_json(), encoding="utf-8")
         return Artefact(
             compiler=self.name,
@@ -97,22 +105,47 @@ class CoreMLCompiler(Compiler):
             processor=segment.processor,
             precision=segment.precision,
             directory=out_dir,
-            files=(PACKAGE, WORK_FILE),
+            files=(PACKAGE, WORK_FILE, *planned),
             size_bytes=tree_size_bytes(out_dir / PACKAGE),
-            compile_s=time.perf_counter() - started,
+            compile_s=time.perf_counter() - started - built.proof_s,
             facts=(
-                ("runs_on", RUNS_ON),
+                ("runs_on", f"this Mac, {unit}" if unit else RUNS_ON),
+                ("mac_unit", unit),
                 ("compute", compute),
                 *built.facts(),
-                *latency.facts(segment.device.processor(segment.processor)),
+                *latency.facts(processor),
             ),
         )
 
+    def _plan(self, out_dir: Path, unit: str, kind: str) -> tuple[str, ...]:
+        """Keep Core ML's own plan of the package on this Mac."""
+        from compilers.coreml.lint import node_of
+        from compilers.coreml.package import read_package
+
+        plan = mac.ask_plan(out_dir / PACKAGE, unit, out_dir)
+        program = read_package(out_dir / PACKAGE)
+        names = {name: node_of(name, program) for name in plan.placement.units}
+        mac.write_plan(mac.by_node(plan, names, kind), out_dir / PLAN_FILE)
+        return (PLAN_FILE,)
+
     def load(self, artefact: Artefact) -> Session:
-        """Load the package into the MIL executor: outputs to check, times that mean nothing."""
+        """Load the package on this Mac when it was compiled for it, else into the MIL executor (times mean nothing)."""
+        unit = artefact.fact("mac_unit")
+        if unit and sys.platform == "darwin":
+            return mac.open_session(artefact.main_file, unit)
         from compilers.coreml.session import EmulatedSession
 
         return EmulatedSession(artefact.main_file)
+
+    def placement(self, artefact: Artefact) -> Placement:
+        """Return the plan that Core ML made on a Mac; elsewhere nothing is known, and a lint is no placement."""
+        plan = artefact.directory / PLAN_FILE
+        if not plan.exists():
+            raise CompilerError(
+                f"Core ML decides on the device where nodes run; {artefact.main_file.name} was not planned on one. "
+                f"Its lint: {artefact.fact('lint', 'none')}; see `python -m compilers.coreml`"
+            )
+        return mac.read_plan(plan)
 
     def estimate(self, artefact: Artefact) -> Estimate:
         """Model the latency from the counted work and the points published for the chip."""

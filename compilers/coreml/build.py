@@ -11,6 +11,7 @@ from compilers.adapter import CompilerError
 from compilers.coreml import compress as compression
 from compilers.coreml.calibrate import activation_ranges
 from compilers.coreml.check import check_package, count_operations, prove
+from compilers.coreml.lint import lint
 from compilers.coreml.lower import lower
 from compilers.coreml.write import convert, package_digest, save_model
 from graphs import random_inputs
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from partition import Segment
 
 DEFAULT_SAMPLES: Final = "4"
+IOS18: Final = "iOS18"
+NOT_PROVEN: Final = "unknown: ONNX Runtime cannot run the seeded feed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +38,9 @@ class Built:
     compressed: int
     operations: int
     sha256: str
-    proof_error: float
+    proof_error: float | None
     proof_s: float
+    lint: str
 
     def facts(self) -> tuple[tuple[str, str], ...]:
         """Return what an artefact keeps; `proof_error` is relative L2 to the graph in float32 or int8."""
@@ -45,16 +49,19 @@ class Built:
             "arithmetic": self.arithmetic,
             "operations": str(self.operations),
             "package_sha256": self.sha256,
-            "proof_error": f"{self.proof_error:.3g}",
+            "proof_error": NOT_PROVEN if self.proof_error is None else f"{self.proof_error:.3g}",
             "proof_s": f"{self.proof_s:.3g}",
+            "lint": self.lint,
         }
         if self.compress:
-            facts |= {"compress": self.compress, "compressed_weights": str(self.compressed)}
+            facts["compress"] = self.compress
+        if self.compressed:
+            facts["compressed_weights"] = str(self.compressed)
         return tuple(facts.items())
 
 
 def build(segment: Segment, package: Path, *, compute: str, default_target: str) -> Built:
-    """Write the package of a segment, whose graph lies beside it in `segment.onnx`.
+    """Write the package of a segment and prove it.
 
     Raises:
         CompilerError: an option is wrong, or a step fails; the sentence names it.
@@ -62,6 +69,7 @@ def build(segment: Segment, package: Path, *, compute: str, default_target: str)
     name = segment.option("compress", "")
     chosen = compression.method(name) if name else None
     stated = segment.option("target", "") or None
+    default_target = IOS18 if _has_narrow_weights(segment) else default_target
     target = stated or default_target
     if chosen is not None:
         _check(segment, chosen, compute)
@@ -77,7 +85,7 @@ def build(segment: Segment, package: Path, *, compute: str, default_target: str)
         raise CompilerError(f"compress={name} left every weight as it was: none has 2048 elements that qualify")
     started = time.perf_counter()
     exact = compute == "fp32" and segment.precision == "fp32" and chosen is None
-    error = prove(session, segment.graph, package.parent / "segment.onnx", exact=exact)
+    error = prove(session, segment.graph, exact=exact)
     activations = chosen is not None and chosen.activations
     return Built(
         target=target,
@@ -88,7 +96,12 @@ def build(segment: Segment, package: Path, *, compute: str, default_target: str)
         sha256=package_digest(package),
         proof_error=error,
         proof_s=time.perf_counter() - started,
+        lint=lint(session.program).summary(),
     )
+
+
+def _has_narrow_weights(segment: Segment) -> bool:
+    return any(spec.dtype in ("int4", "uint4") for spec in segment.graph.initializers().values())
 
 
 def _check(segment: Segment, chosen: compression.Method, compute: str) -> None:

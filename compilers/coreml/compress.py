@@ -8,10 +8,11 @@ vendor's own calibration needs a Mac, and in 9.0 it keeps the last sample's rang
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import logging
-from contextlib import redirect_stderr
+import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from compilers.adapter import CompilerError
 from compilers.coreml.vendor import TARGETS, coremltools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 Array = np.ndarray[Any, Any]
 
@@ -91,9 +92,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             target="iOS18",
             weights=_linear(dtype="int4", granularity="per_block", block_size=_BLOCK),
         ),
-        "w4-channel": Method(
-            title="4-bit weights, one scale a channel", target="iOS18", weights=_linear(dtype="int4")
-        ),
+        "w4-channel": Method(title="4-bit weights, one scale a channel", target="iOS18", weights=_linear(dtype="int4")),
         "palette8": Method(title="table of 256 weights a tensor", target="iOS16", weights=_palette(8)),
         "palette6": Method(title="table of 64 weights a tensor", target="iOS16", weights=_palette(6)),
         "palette4": Method(title="table of 16 weights a tensor", target="iOS16", weights=_palette(4)),
@@ -149,7 +148,7 @@ def compress(model: Any, chosen: Method, ranges: Mapping[str, tuple[float, float
         CompilerError: coremltools fails, or nothing in the model qualifies.
     """
     try:
-        with redirect_stderr(io.StringIO()), _quiet():
+        with _quiet():
             if chosen.activations:
                 assert ranges is not None, "activations need ranges"
                 model = _quantised_activations(model, ranges)
@@ -200,13 +199,15 @@ def _optimize() -> Any:  # noqa: ANN401 - the package has no types
     return optimize
 
 
-class _quiet:  # noqa: N801 - a context manager in the manner of contextlib
-    """Silence coremltools' warning per weight that stays: the artefact's facts count those."""
-
-    def __enter__(self) -> None:
-        logger = logging.getLogger("coremltools")
-        self._level = logger.level
-        logger.setLevel(logging.CRITICAL)
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("coremltools").setLevel(self._level)
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence coremltools: a warning per weight that stays (the facts count those), bars, folders left to Python."""
+    logger = logging.getLogger("coremltools")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

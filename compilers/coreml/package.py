@@ -221,9 +221,7 @@ class _Reader:
         if sentinel != BLOB_SENTINEL:
             raise CompilerError(f"{self._package}: {where}: bad sentinel {sentinel:#x} at byte {start}")
         if _BLOB_TYPES.get(code) != mil_type or size != _stored_bytes(mil_type, shape) or offset + size > data.size:
-            raise CompilerError(
-                f"{self._package}: {where}: the weight record at byte {start} is not {mil_type}{shape}"
-            )
+            raise CompilerError(f"{self._package}: {where}: the weight record at byte {start} is not {mil_type}{shape}")
         return _elements(data[offset : offset + size], mil_type, shape).reshape(shape)
 
     def _file(self, name: str) -> Array:

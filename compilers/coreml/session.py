@@ -34,9 +34,7 @@ class EmulatedSession(Session):
         """Run once: arrays by ONNX input name in, arrays by ONNX output name out."""
         return self.run_watched(inputs, None)
 
-    def run_watched(
-        self, inputs: Mapping[str, Array], watch: Callable[[str, Array], None] | None
-    ) -> dict[str, Array]:
+    def run_watched(self, inputs: Mapping[str, Array], watch: Callable[[str, Array], None] | None) -> dict[str, Array]:
         """Run once and show `watch` every tensor by its MIL name."""
         feeds = {port.mil_name: to_carrier(inputs, port) for port in self._inputs}
         results = self._executor.run(feeds, watch)

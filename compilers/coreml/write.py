@@ -9,10 +9,12 @@ import uuid
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from compilers.adapter import CompilerError
 from compilers.coreml.lower import Lowered, Port
 from compilers.coreml.package import model_file_of
-from compilers.coreml.vendor import coremltools
+from compilers.coreml.vendor import builder, coremltools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 PORTS_KEY: Final = "edgefrontier.ports"
 NODES_KEY: Final = "edgefrontier.nodes"
 _DATE_KEY: Final = "com.github.apple.coremltools.conversion_date"
+HALF_MAX: Final = 65504.0
+MASK: Final = 40000.0
+_ARITHMETIC: Final = frozenset({"add", "sub", "mul", "select"})
 _COMPUTE: Final = {"fp32": "FLOAT32", "fp16": "FLOAT16"}
 
 
@@ -43,6 +48,8 @@ def convert(lowered: Lowered, *, target: str, compute: str) -> Any:  # noqa: ANN
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if compute == "fp16":
+                _narrow_constants(lowered.program)
             return ct.convert(
                 lowered.program,
                 convert_to="mlprogram",
@@ -53,6 +60,32 @@ def convert(lowered: Lowered, *, target: str, compute: str) -> Any:  # noqa: ANN
             )
     except Exception as error:
         raise CompilerError(f"coremltools failed to convert the program: {error}") from error
+
+
+def _narrow_constants(program: Any) -> None:  # noqa: ANN401 - a coremltools object
+    """Replace finite constants that fp16 has not, before coremltools makes them infinite.
+
+    They are stand-ins for infinity in masks. As infinities they give NaN: a row that is masked as a whole, or
+    0 * inf where exporters multiply the mask in (coremltools PR #2669). Apple advises -40000, which leaves room to add.
+    """
+    block = program.functions["main"]
+    for operation in list(block.operations):
+        var = operation.outputs[0]
+        users = {user.op_type for user in var.child_ops}
+        if operation.op_type != "const" or not users or not users <= _ARITHMETIC or not _exceeds_half(var.val):
+            continue
+        value = np.asarray(var.val)
+        bounded = np.where(np.isfinite(value), np.clip(value, -MASK, MASK), value)
+        kept = np.where(np.abs(value) > HALF_MAX, bounded, value).astype(value.dtype)
+        with block:
+            narrow = builder().const(val=kept, name=f"{operation.name}_half", before_op=operation)
+        block.replace_uses_of_var_after_op(anchor_op=operation, old_var=var, new_var=narrow)
+        block.remove_ops([operation])
+
+
+def _exceeds_half(value: Any) -> bool:  # noqa: ANN401 - an array, a scalar or a string
+    array = np.asarray(value)
+    return array.dtype == np.float32 and bool(np.any(np.isfinite(array) & (np.abs(array) > HALF_MAX)))
 
 
 def save_model(model: Any, lowered: Lowered, path: Path) -> None:  # noqa: ANN401 - a coremltools model

@@ -126,6 +126,28 @@ PROBES: dict[str, tuple[onnx.ModelProto, dict[str, Array]]] = {
         ),
         {"x": X},
     ),
+    "resize by scales, opset 11": (
+        make(
+            "Resize",
+            {"x": X},
+            {"roi": np.empty(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)},
+            mode="nearest",
+            nearest_mode="floor",
+            coordinate_transformation_mode="asymmetric",
+            opset=11,
+        ),
+        {"x": X},
+    ),
+    "resize by sizes, opset 11": (
+        make(
+            "Resize",
+            {"x": X},
+            {"roi": np.empty(0, np.float32), "scales": np.empty(0, np.float32), "sizes": np.array([1, 4, 9, 4])},
+            mode="linear",
+            opset=11,
+        ),
+        {"x": X},
+    ),
     "resize linear by a fraction": (
         make(
             "Resize",
@@ -201,6 +223,10 @@ PROBES: dict[str, tuple[onnx.ModelProto, dict[str, Array]]] = {
         make("ScatterND", {"d": normal(4, 3)}, {"i": np.array([[-1], [1]]), "u": normal(2, 3, seed=1)}),
         {"d": normal(4, 3)},
     ),
+    "gather of one constant place": (make("Gather", {"x": X}, {"i": np.array(-2)}, axis=1), {"x": X}),
+    "gather of constant places, evenly": (make("Gather", {"x": X}, {"i": np.array([1, 3, 5])}, axis=2), {"x": X}),
+    "gather of constant places, unevenly": (make("Gather", {"x": X}, {"i": np.array([3, 0, 1])}, axis=1), {"x": X}),
+    "gather of one element": (make("Gather", {"x": normal(5)}, {"i": np.array(4)}), {"x": normal(5)}),
     "gather_nd with computed negative indices": (
         make("GatherND", {"d": normal(4, 3), "i": np.array([[-1, 0], [1, -2]])}),
         {"d": normal(4, 3), "i": np.array([[-1, 0], [1, -2]])},
@@ -234,6 +260,64 @@ PROBES: dict[str, tuple[onnx.ModelProto, dict[str, Array]]] = {
 @pytest.mark.parametrize("name", PROBES)
 def test_probe(name: str, tmp_path: Path) -> None:
     same(*PROBES[name], tmp_path)
+
+
+# -- recurrent operators and operators that ONNX defines by others ---------------------------------------------
+
+
+def recurrent(op_type: str, gates: int, **attributes: Any) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A node over 5 steps, batch 2, 3 inputs and 4 units, with biases and initial states."""
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    constants = {
+        "w": normal(directions, gates * 4, 3, seed=1),
+        "r": normal(directions, gates * 4, 4, seed=2),
+        "b": normal(directions, 2 * gates * 4, seed=3),
+        "h": normal(directions, 2, 4, seed=4),
+        "c": normal(directions, 2, 4, seed=5),
+    }
+    states = 2 if op_type == "LSTM" else 1
+    order = ["x", "w", "r", "b", "", "h", "c"][: 5 + states]
+    inputs = {"x": normal(5, 2, 3)}
+    constants = {name: value for name, value in constants.items() if name in order}
+    return make(op_type, inputs, constants, order=order, outputs=1 + states, hidden_size=4, **attributes), inputs
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent(op_type: str, gates: int, direction: str, tmp_path: Path) -> None:
+    same(*recurrent(op_type, gates, direction=direction), tmp_path)
+
+
+def test_gru_with_the_other_reset(tmp_path: Path) -> None:
+    same(*recurrent("GRU", 3, linear_before_reset=1), tmp_path)
+
+
+def test_lstm_stays_one_operation(tmp_path: Path) -> None:
+    model, inputs = recurrent("LSTM", 4)
+    convert_and_run(model, list(inputs.values()), tmp_path)
+    assert [o.type for o in read_package(tmp_path / "model.mlpackage").operations].count("lstm") == 1
+
+
+def test_a_long_unrolled_sequence_is_refused() -> None:
+    weights = {"w": normal(1, 4, 3), "r": normal(1, 4, 4)}
+    with pytest.raises(CompilerError, match="129 steps is not handled, 128 at most"):
+        lower(make("RNN", {"x": normal(129, 1, 3)}, weights, hidden_size=4), "iOS17")
+
+
+def test_attention_is_lowered_by_its_definition(tmp_path: Path) -> None:
+    inputs = {name: normal(2, 3, 4, 8, seed=seed) for seed, name in enumerate("qkv")}
+    model = make("Attention", inputs, opset=23, is_causal=1)
+    got = convert_and_run(model, list(inputs.values()), tmp_path)[0]
+    scores = inputs["q"] @ inputs["k"].swapaxes(-1, -2) / np.sqrt(8)
+    weights = np.exp(np.where(np.tri(4, dtype=bool), scores, -np.inf))
+    np.testing.assert_allclose(got, weights / weights.sum(axis=-1, keepdims=True) @ inputs["v"], rtol=1e-4, atol=1e-5)
+    nodes = json.loads(read_package(tmp_path / "model.mlpackage").metadata[NODES_KEY])
+    assert set(nodes.values()) <= {"the_node", "q", "k", "v", "y"}, "inner operations count as the outer node's"
+
+
+def test_a_refusal_inside_a_definition_names_the_outer_node() -> None:
+    with pytest.raises(CompilerError, match=r"node 'the_node/Cast_\d+' \(Cast\)"):
+        lower(make("DynamicQuantizeLinear", {"x": X}, outputs=3, opset=21), "iOS17")
 
 
 # -- refusals name the node, the operator and what is not handled ----------------------------------------------

@@ -92,3 +92,20 @@ def _pixel_shuffle(a: Arguments) -> Array:
 @kernel("space_to_depth")
 def _space_to_depth(a: Arguments) -> Array:
     return reference.run("SpaceToDepth", a["x"], blocksize=a.integer("block_size"))
+
+
+@kernel("resample")
+def _resample(a: Arguments) -> Array:
+    aligned = a.flag("align_corners", default=False)
+    a.text("sampling_mode", "bilinear")
+    a.text("coordinates_mode", "normalized_minus_one_to_one")
+    mode = a.text("padding_mode", "constant", "border", "reflection", "symmetric")
+    if a.number("padding_value", 0.0):
+        raise CompilerError("resample with a padding_value other than 0 is not handled")
+    if mode in ("reflection", "symmetric") and (mode == "reflection") != aligned:
+        raise CompilerError(f"resample with padding_mode {mode} and align_corners={aligned} is not handled")
+    padding = {"constant": "zeros", "border": "border"}.get(mode, "reflection")
+    coordinates = a["coordinates"].astype(np.float32)
+    return reference.run(
+        "GridSample", a["x"], coordinates, mode="bilinear", padding_mode=padding, align_corners=int(aligned)
+    )

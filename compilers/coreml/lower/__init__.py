@@ -14,6 +14,7 @@ from compilers.coreml.lower import (
     normalisation,
     pooling,
     quantised,
+    recurrent,
     reduction,
     resize,
 )
@@ -31,6 +32,7 @@ _FAMILIES = (
     normalisation,
     pooling,
     quantised,
+    recurrent,
     reduction,
     resize,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compilers.coreml.lower.arithmetic import NUMBERS
+from compilers.coreml.lower.layout import slice_var
 from compilers.coreml.lower.table import lowers
 from compilers.coreml.lower.value import FLOATS, INTEGERS
 
@@ -31,8 +32,34 @@ def _indices(node: Node, index: int, limits: int | np.ndarray[Any, Any]) -> Any:
 def _gather(node: Node) -> None:
     node.need_dtype(*NUMBERS)
     axis = node.axis()
+    run = _even_run(node, node.shape()[axis]) if node.is_const(1) else None
+    if run is not None:
+        node.out(_sliced(node, axis, run))
+        return
     indices = _indices(node, 1, node.shape()[axis])
     node.out(node.mil.gather(x=node.x(), indices=indices, axis=axis, batch_dims=0, validate_indices=False))
+
+
+def _even_run(node: Node, size: int) -> slice | None:
+    """Return constant indices as a slice when they rise evenly: the Neural Engine slices, and does not gather."""
+    indices = node.const(1)
+    if indices.ndim > 1 or not indices.size or np.any(indices < -size) or np.any(indices >= size):
+        return None
+    places = (indices % size).reshape(-1)
+    steps = np.diff(places)
+    step = int(steps[0]) if steps.size else 1
+    if step < 1 or np.any(steps != step):
+        return None
+    return slice(int(places[0]), int(places[-1]) + 1, step)
+
+
+def _sliced(node: Node, axis: int, run: slice) -> Any:  # noqa: ANN401 - a MIL variable
+    whole = [slice(0, size, 1) for size in node.shape()]
+    whole[axis] = run
+    part = slice_var(node, node.x(), whole)
+    if node.shape(1):
+        return part
+    return node.mil.squeeze(x=part, axes=[axis])
 
 
 @lowers("GatherElements")

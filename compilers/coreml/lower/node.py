@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from compilers.adapter import CompilerError
-from compilers.coreml.lower.value import Value, mil_array
+from compilers.coreml.lower.value import Blockwise, Quantised, Value, mil_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -143,8 +143,10 @@ class Node:
             CompilerError: the input is computed while the model runs.
         """
         value = self.value(index)
+        if isinstance(value.quantised, Quantised):
+            return value.quantised.dense()
         if value.const is None:
-            self.refuse(f"input {index} ({value.name!r}) must be a constant")
+            self.refuse(f"input {index} ({self._proto.input[index]!r}) must be a constant")
         return value.const
 
     def optional_const(self, index: int) -> Array | None:
@@ -161,7 +163,10 @@ class Node:
 
     def is_const(self, index: int) -> bool:
         """Tell whether an input is known now, without reading it."""
-        return self.has(index) and self._values[self._proto.input[index]].const is not None
+        if not self.has(index):
+            return False
+        value = self._values[self._proto.input[index]]
+        return value.const is not None or isinstance(value.quantised, Quantised)
 
     def axis(self, name: str = "axis", *, rank: int | None = None, default: int | None = None) -> int:
         """Read an axis attribute as a non-negative number."""
@@ -195,10 +200,18 @@ class Node:
         name = self._proto.output[index]
         self.produced[name] = Value(name=name, dtype=dtype or self.dtype(0), var=var)
 
-    def out_long(self, var: Any, shape: tuple[int, ...]) -> None:  # noqa: ANN401
+    def out_long(self, var: Any, shape: tuple[int, ...], dtype: str | None = None) -> None:  # noqa: ANN401
         """Hand over an output of rank above 5, of which `var` lacks the axes of size 1."""
         name = self._proto.output[0]
-        self.produced[name] = Value(name=name, dtype=self.dtype(0), var=var, long_shape=shape)
+        self.produced[name] = Value(name=name, dtype=dtype or self.dtype(0), var=var, long_shape=shape)
+
+    def out_like(self, var: Any, dtype: str) -> None:  # noqa: ANN401
+        """Hand over an output of the first input's shape, made of `squeezed` when that is long."""
+        shape = self.value(0).long_shape
+        if shape is None:
+            self.out(var, dtype)
+        else:
+            self.out_long(var, shape, dtype)
 
     def out_const(self, array: Array, index: int = 0) -> None:
         """Hand over an output whose value is known now."""
@@ -227,6 +240,8 @@ class Node:
 
     def materialise(self, value: Value) -> Any:  # noqa: ANN401 - a MIL variable
         """Make the MIL variable of a constant."""
+        if isinstance(value.quantised, Blockwise):
+            return self._blockwise(value.quantised)
         if value.quantised is not None:
             q = value.quantised
             return self.mil.constexpr_affine_dequantize(
@@ -234,3 +249,15 @@ class Node:
             )
         assert value.const is not None, "a value is a constant or has a variable"
         return self.constant(value.const)
+
+    def _blockwise(self, constant: Blockwise) -> Any:  # noqa: ANN401 - a MIL variable
+        from coremltools.converters.mil.mil import types
+
+        dtype = types.nptype_from_builtin(types.string_to_builtin(str(constant.data.dtype)))
+        arguments = {} if constant.zero_point is None else {"offset": constant.zero_point.astype(dtype)}
+        try:
+            return self.mil.constexpr_blockwise_shift_scale(
+                data=constant.data.astype(dtype), scale=constant.scale, **arguments
+            )
+        except CompilerError as error:
+            self.refuse(f"{constant.data.dtype} weights in blocks need target iOS18: {error.reason}")

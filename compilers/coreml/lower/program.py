@@ -11,6 +11,7 @@ import numpy as np
 
 from compilers.adapter import CompilerError
 from compilers.coreml.lower import fold
+from compilers.coreml.lower.functions import FOLDED_ONLY, expand, has_definition
 from compilers.coreml.lower.node import Mil, Node
 from compilers.coreml.lower.table import TABLE
 from compilers.coreml.lower.value import MAX_RANK, MIL_DTYPE, Value
@@ -71,10 +72,13 @@ def lower(model: onnx.ModelProto, target: str) -> Lowered:
 
 def node_refusals(graph: Graph) -> dict[str, str]:
     """Map each node whose operator has no lowering to the reason; attributes are judged by `lower` only."""
+    opset = max((o.version for o in graph.proto().opset_import if o.domain in ("", "ai.onnx")), default=1)
     return {
         node.name: f"operator {_key(node)} has no Core ML lowering"
         for node in graph.nodes()
-        if _key(node) not in TABLE and node.op_type != "Constant"
+        if _key(node) not in TABLE
+        and node.op_type not in FOLDED_ONLY
+        and not has_definition(node.op_type, node.domain, opset)
     }
 
 
@@ -102,6 +106,7 @@ class _Names:
 
 class _GraphLowering:
     def __init__(self, model: onnx.ModelProto, target: str) -> None:
+        model, self._origin = expand(model)
         self._model = model
         self._graph = model.graph
         self._target = target
@@ -206,6 +211,8 @@ class _GraphLowering:
         import onnx
 
         domain = proto.domain if proto.domain not in ("", "ai.onnx") else ""
+        if domain == "com.microsoft":  # ONNX Runtime's own; those in our table have neither versions nor attributes
+            return onnx.defs.OpSchema(proto.op_type, domain, 1)
         version = self._opsets.get(domain or "ai.onnx", 1)
         try:
             return onnx.defs.get_schema(proto.op_type, version, domain)
@@ -232,7 +239,7 @@ class _GraphLowering:
     def _mil(self, node_name: str) -> Mil:
         def name(wanted: str) -> str:
             unique = self._names(wanted)
-            self._node_of[unique] = node_name
+            self._node_of[unique] = self._origin.get(node_name, node_name)
             return unique
 
         return Mil(builder(), node_name, name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compilers.coreml.lower.table import lowers
-from compilers.coreml.lower.value import FLOATS, Quantised, Value
+from compilers.coreml.lower.value import FLOATS, Blockwise, Quantised, Value
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 BYTES = ("uint8", "int8")
+NARROW = ("int4", "uint4")
 
 
 @lowers("QuantizeLinear")
@@ -25,8 +27,10 @@ def _quantize(node: Node) -> None:
     dtype = _quantised_dtype(node)
     axis, scale, zero_point = _parameters(node, dtype)
     arguments = {} if axis is None else {"axis": np.int32(axis)}
-    result = node.mil.quantize(input=node.x(), scale=scale, zero_point=zero_point, output_dtype=dtype, **arguments)
-    node.out(result, dtype)
+    x = node.squeezed() if axis is None else node.x()
+    node.out_like(
+        node.mil.quantize(input=x, scale=scale, zero_point=zero_point, output_dtype=dtype, **arguments), dtype
+    )
 
 
 def _quantised_dtype(node: Node) -> str:
@@ -47,15 +51,17 @@ def _dequantize(node: Node) -> None:
     result = node.dtype(1)
     if source.const is not None and source.dtype == "int32":
         node.out_value(_folded_bias(node))
+    elif source.const is not None and _is_blockwise(node, source.dtype):
+        node.out_value(_blockwise_constant(node, source.const))
     elif source.dtype not in BYTES:
-        node.refuse(f"input 0 of type {source.dtype} is not handled, only uint8, int8 and constant int32")
+        node.refuse(f"input 0 of type {source.dtype} is not handled, only uint8, int8, constant int4, uint4 and int32")
     elif source.const is not None:
         node.out_value(_eight_bit_constant(node, source.const))
     else:
         axis, scale, zero_point = _parameters(node, source.dtype)
         arguments = {} if axis is None else {"axis": np.int32(axis)}
-        var = node.mil.dequantize(input=node.x(), scale=scale, zero_point=zero_point, **arguments)
-        node.out(var, result)
+        x = node.squeezed() if axis is None else node.x()
+        node.out_like(node.mil.dequantize(input=x, scale=scale, zero_point=zero_point, **arguments), result)
 
 
 def _float_codes() -> tuple[int, ...]:
@@ -92,6 +98,47 @@ def _eight_bit_constant(node: Node, data: Array) -> Value:
     return Value(name="", dtype=str(scale.dtype), quantised=quantised)
 
 
+def _is_blockwise(node: Node, dtype: str) -> bool:
+    return dtype in NARROW or (dtype in BYTES and bool(node.attr("block_size", 0)))
+
+
+def _blockwise_constant(node: Node, data: Array) -> Value:
+    """Keep a constant 4-bit, or 8-bit with a scale per block (iOS18).
+
+    MIL has blocks of one size, and ONNX a shorter last one: then the common divisor is the size and scales repeat.
+    """
+    scale = node.const(1)
+    if str(scale.dtype) not in FLOATS:
+        node.refuse(f"scale of type {scale.dtype} is not handled")
+    zero_point = node.const(2) if node.has(2) else None
+    if zero_point is not None and (zero_point.dtype != data.dtype or zero_point.shape != scale.shape):
+        node.refuse(f"zero point {zero_point.dtype}{zero_point.shape} does not fit {data.dtype} and {scale.shape}")
+    axis = node.normal_axis(int(node.attr("axis", 1)), data.ndim)
+
+    def blocks(parameter: Array) -> Array:
+        return _per_block(node, parameter, data.shape, axis)
+
+    quantised = Blockwise(data=data, scale=blocks(scale), zero_point=None if zero_point is None else blocks(zero_point))
+    return Value(name="", dtype=str(scale.dtype), quantised=quantised)
+
+
+def _per_block(node: Node, parameter: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Return a scale or zero point with as many axes as the constant, its blocks of one size."""
+    size, length = int(node.attr("block_size", 0)), shape[axis]
+    if parameter.size == 1 and not size:
+        return parameter.reshape([1] * len(shape))
+    if not size:
+        if parameter.shape != (length,):
+            node.refuse(f"scale of shape {parameter.shape} along axis {axis} of {shape} is not handled")
+        return parameter.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    expected = tuple(-(-n // size) if i == axis else n for i, n in enumerate(shape))
+    if parameter.shape != expected:
+        node.refuse(f"scale of shape {parameter.shape} does not fit blocks of {size} along axis {axis} of {shape}")
+    even = math.gcd(size, length)
+    starts = np.arange(0, length, even) // size
+    return np.ascontiguousarray(parameter.take(starts, axis=axis)) if length % size else parameter
+
+
 def _parameters(node: Node, dtype: str) -> tuple[int | None, Array, Array]:
     """Return (axis or None, scale, zero point); one value for the whole tensor is a scalar without axis."""
     node.require("block_size", 0, default=0)
@@ -99,6 +146,8 @@ def _parameters(node: Node, dtype: str) -> tuple[int | None, Array, Array]:
     if str(scale.dtype) not in FLOATS:
         node.refuse(f"scale of type {scale.dtype} is not handled")
     zero_point = node.const(2) if node.has(2) else np.zeros(scale.shape, dtype)
+    if scale.size == zero_point.size == 1:  # () and (1,) mean the same, and exporters mix them
+        scale, zero_point = scale.reshape(()), zero_point.reshape(())
     if str(zero_point.dtype) != dtype or zero_point.shape != scale.shape:
         node.refuse(f"zero point {zero_point.dtype}{zero_point.shape} does not fit {dtype} and scale {scale.shape}")
     stated = node.attr("axis", 1)

@@ -7,7 +7,7 @@ product. MIL's own resize operators are used for no mode that they might round d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -78,6 +78,10 @@ def _matrix(node: Node, attributes: dict[str, Any], size: int, target: dict[str,
     else:
         names = ["x", "", "scales" if "scales" in target else "", "sizes" if "sizes" in target else ""]
         arrays = [identity, None, target.get("scales"), target.get("sizes")]
+    if node.op_type == "Resize" and node.opset == 11:  # where roi and scales may be empty, but not left out
+        empty = np.empty(0, np.float32)
+        names = ["x", "roi", "scales", *(["sizes"] if "sizes" in target else [])]
+        arrays = [identity, empty, target.get("scales", empty), *([target["sizes"]] if "sizes" in target else [])]
     extra = {"scales": target["scales"].tolist()} if node.op_type == "Upsample" and node.opset < 9 else {}
     if extra:
         names, arrays = names[:1], arrays[:1]
@@ -114,3 +118,34 @@ def _apply(node: Node, x: Any, axis: int, matrix: Array) -> Any:  # noqa: ANN401
 
 def _is_selection(matrix: Array) -> bool:
     return bool(np.all((matrix == 0) | (matrix == 1)) and np.all(matrix.sum(axis=1) == 1))
+
+
+# ONNX reflects about the outermost pixels' centres or about their edges, as align_corners says.
+_PADDINGS: Final = {
+    ("zeros", False): "constant",
+    ("zeros", True): "constant",
+    ("border", False): "border",
+    ("border", True): "border",
+    ("reflection", True): "reflection",
+    ("reflection", False): "symmetric",
+}
+
+
+@lowers("GridSample")
+def _grid_sample(node: Node) -> None:
+    # Nearest is refused: MIL does not say which pixel a point half way between two is.
+    node.need_dtype(*FLOATS)
+    node.require("mode", "linear", "bilinear")
+    if len(node.shape()) != 4:
+        node.refuse(f"a grid over {len(node.shape()) - 2} axes is not handled, only over 2")
+    aligned = bool(node.attr("align_corners"))
+    result = node.mil.resample(
+        x=node.x(0),
+        coordinates=node.x(1),
+        sampling_mode="bilinear",
+        padding_mode=_PADDINGS[str(node.attr("padding_mode")), aligned],
+        padding_value=node.like(0),
+        coordinates_mode="normalized_minus_one_to_one",
+        align_corners=aligned,
+    )
+    node.out(result)

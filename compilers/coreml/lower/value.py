@@ -38,14 +38,37 @@ class Quantised:
     zero_point: np.ndarray[Any, Any]
     axis: int
 
+    def dense(self) -> np.ndarray[Any, Any]:
+        """Return the values, in the scale's type."""
+        shape = [-1 if axis == self.axis and self.scale.ndim else 1 for axis in range(self.data.ndim)]
+        steps = self.data.astype(np.float32) - self.zero_point.astype(np.float32).reshape(shape)
+        values: np.ndarray[Any, Any] = steps * self.scale.astype(np.float32).reshape(shape)
+        return values.astype(self.scale.dtype)
+
     def transposed(self) -> Quantised:
         """Swap the two axes of a matrix."""
         return dataclasses.replace(self, data=np.ascontiguousarray(self.data.T), axis=1 - self.axis)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Blockwise:
+    """A 4-bit or 8-bit constant with a scale per block: `scale` and `zero_point` have as many axes as `data`."""
+
+    data: np.ndarray[Any, Any]
+    scale: np.ndarray[Any, Any]
+    zero_point: np.ndarray[Any, Any] | None
+
+    def transposed(self) -> Blockwise:
+        """Swap the two axes of a matrix."""
+        zero = None if self.zero_point is None else np.ascontiguousarray(self.zero_point.T)
+        return Blockwise(
+            data=np.ascontiguousarray(self.data.T), scale=np.ascontiguousarray(self.scale.T), zero_point=zero
+        )
+
+
 @dataclasses.dataclass(slots=True)
 class Value:
-    """A tensor by its ONNX name: a constant, an 8-bit constant, or a MIL variable.
+    """A tensor by its ONNX name: a constant, a quantised constant, or a MIL variable.
 
     `dtype` is the ONNX element type as a numpy name; the MIL variable is made from the constant on first use.
     """
@@ -53,7 +76,7 @@ class Value:
     name: str
     dtype: str
     const: np.ndarray[Any, Any] | None = None
-    quantised: Quantised | None = None
+    quantised: Quantised | Blockwise | None = None
     var: Any = None
     long_shape: tuple[int, ...] | None = None
     """The shape when its rank is above MIL's 5; `var` then holds it without its axes of size 1."""
