@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compilers import Limits, in_child, reference_session
+from experiments.evaluator.rejection import rejection
 from graphs import Graph, OutputError, compare, load, save
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def _reference(path: Path, feed: Feed) -> Feed:
 
 
 def broken(reference: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]) -> str | None:
-    """Say what makes `outputs` unusable whatever the tolerance: wrong names or shapes, NaN, all one value."""
+    """Say what makes `outputs` unusable whatever the tolerance; `rejection.Kind` lists the ways."""
     for name, expected in reference.items():
         if name not in outputs:
             return f"output {name!r} is missing; it gave {', '.join(outputs) or 'nothing'}"
-        reason = _broken_array(expected, outputs[name])
-        if reason:
-            return f"output {name!r} {reason}"
+        found = rejection(expected, outputs[name])
+        if found is not None:
+            return f"output {name!r} {found.reason}"
     return None
 
 
@@ -56,15 +56,3 @@ def worst(errors: Mapping[str, OutputError]) -> OutputError:
 def output_error(reference: Feed, outputs: Feed) -> OutputError:
     """Return the worst error over all outputs."""
     return worst(compare(reference, outputs))
-
-
-def _broken_array(expected: NDArray[Any], got: NDArray[Any]) -> str | None:
-    if got.shape != expected.shape:
-        return f"has shape {got.shape} instead of {expected.shape}"
-    if got.dtype.kind != "f" or expected.dtype.kind != "f":
-        return None
-    if np.isfinite(expected).all() and not np.isfinite(got).all():
-        return f"holds {int((~np.isfinite(got)).sum())} NaN or infinite values where the reference has none"
-    if got.size > 1 and np.ptp(got) == 0 and np.ptp(expected) > 0:
-        return f"is {float(got.flat[0]):g} everywhere"
-    return None

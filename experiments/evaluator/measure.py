@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from compilers import Latency, Source
+from experiments.evaluator.noise import TRIM_RATIO, drift_ratio, effective_samples, trimmed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 SAMPLES: Final = 100
-TRIM_RATIO: Final = 0.05
 MIN_SAMPLES: Final = 10
 _MIN_SAMPLE_S: Final = 2e-4  # below this the clock and the scheduler are most of what one sees
+
+_MOST_DRIFT: Final = 0.1
+_LEAST_WORTH: Final = 20  # independent samples, below which the 5 % and 95 % quantiles say little
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +47,12 @@ class Samples:
         notes = []
         if len(self.steady_s) < SAMPLES:
             notes.append(f"only {len(self.steady_s)} of {SAMPLES} samples fitted the time allowed")
-        first, second = np.array_split(np.asarray(self.steady_s), 2)
-        drift_ratio = float(np.median(second) / np.median(first))
-        if abs(drift_ratio - 1) > 0.1:
-            notes.append(f"latency drifted by {drift_ratio - 1:+.0%} between the halves of the measurement")
+        drift = drift_ratio(self.steady_s)
+        if abs(drift - 1) > _MOST_DRIFT:
+            notes.append(f"latency drifted by {drift - 1:+.0%} between the halves of the measurement")
+        worth = effective_samples(self.steady_s)
+        if worth < _LEAST_WORTH <= len(self.steady_s):
+            notes.append(f"neighbouring samples are alike: {len(self.steady_s)} of them are worth {worth:.0f}")
         return tuple(notes)
 
 
@@ -56,27 +61,21 @@ def measure(
     *,
     samples: int = SAMPLES,
     budget_s: float = 10.0,
+    warmups: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
-    """Time `call`: once cold, once as warm-up, then `samples` times or until `budget_s` is spent.
+    """Time `call`: once cold, `warmups` times as warm-up, then `samples` times or until `budget_s` is spent.
 
     At least `MIN_SAMPLES` are taken, so that a slow call still gives a median.
     """
     cold_s = _timed(call, 1, clock)
-    warm_s = _timed(call, 1, clock)
+    warm_s = [_timed(call, 1, clock) for _ in range(max(1, warmups))][-1]
     calls = max(1, round(_MIN_SAMPLE_S / max(warm_s, 1e-9)))
     deadline = clock() + budget_s
     steady: list[float] = []
     while len(steady) < samples and (len(steady) < MIN_SAMPLES or clock() < deadline):
         steady.append(_timed(call, calls, clock))
     return Samples(cold_s=cold_s, steady_s=tuple(steady), calls_per_sample=calls)
-
-
-def trimmed(values: Sequence[float]) -> tuple[float, ...]:
-    """Drop the lowest and the highest 5 % of the values."""
-    drop = int(len(values) * TRIM_RATIO)
-    ordered = sorted(values)
-    return tuple(ordered[drop : len(ordered) - drop])
 
 
 def _timed(call: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:

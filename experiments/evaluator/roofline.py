@@ -26,27 +26,35 @@ def roofline(graph: Graph, device: Device, processor: Processor, precision: str)
     Raises:
         UnknownFigureError: the device gives no rate for this precision, or the graph's work is not known.
     """
+    if graph.macs is None:
+        raise UnknownFigureError(f"the MACs of {graph.name} are not known: some nodes have no shape")
+    dram_bytes = boundary_bytes(graph) + graph.weight_bytes
+    latency = roofline_latency(device, processor, precision, macs=graph.macs, dram_bytes=dram_bytes)
+    return Estimate(latency=latency, dram_bytes=dram_bytes, uncosted_nodes=tuple(graph.uncosted_nodes()))
+
+
+def roofline_latency(device: Device, processor: Processor, precision: str, *, macs: int, dram_bytes: int) -> Latency:
+    """Model the latency of that much work and traffic.
+
+    Raises:
+        UnknownFigureError: the device gives no rate for this precision.
+    """
     rate = processor.macs_per_s.get(precision)
     if rate is None:
         have = ", ".join(sorted(processor.macs_per_s)) or "none"
         raise UnknownFigureError(f"{device.name} {processor.name} has no throughput for {precision} (it has {have})")
-    if graph.macs is None:
-        raise UnknownFigureError(f"the MACs of {graph.name} are not known: some nodes have no shape")
-    macs = graph.macs
-    dram_bytes = boundary_bytes(graph) + graph.weight_bytes
     bandwidth = device.dram_bytes_per_s or _UNLIMITED
     dispatch = processor.dispatch_s or _NO_DISPATCH
 
     def seconds(macs_per_s: float, bytes_per_s: float, dispatch_s: float) -> float:
         return dispatch_s + max(macs / macs_per_s, dram_bytes / bytes_per_s, 1e-9)
 
-    latency = Latency(
+    return Latency(
         typical_s=seconds(rate.value, bandwidth.value, dispatch.value),
         low_s=seconds(rate.high, bandwidth.high, dispatch.low),
         high_s=seconds(rate.low, bandwidth.low, dispatch.high),
         source=Source.MODELLED,
     )
-    return Estimate(latency=latency, dram_bytes=dram_bytes, uncosted_nodes=tuple(graph.uncosted_nodes()))
 
 
 def boundary_bytes(graph: Graph) -> int:

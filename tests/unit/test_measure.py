@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compilers import Source
-from experiments.evaluator.measure import SAMPLES, Samples, measure, trimmed
+from experiments.evaluator.measure import SAMPLES, Samples, measure
+from experiments.evaluator.noise import trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

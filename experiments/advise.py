@@ -1,0 +1,76 @@
+"""The plan to deploy, and why: `python -m experiments.advise MODEL --device D [--rate R] [--deadline S] [--cap W]`.
+
+Exit code: 0 with an advice, 1 when no candidate meets the demands, 2 for wrong arguments or a bad model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, evaluate what is not known yet, and advise."""
+    options = _parser().parse_args(argv)
+    from experiments.advice.job import run
+    from experiments.sustained_job import SustainedError
+
+    try:
+        return run(options)
+    except SustainedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.advise",
+        description="Choose the candidate to deploy on a device for a request rate, a deadline and a power cap.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
+    parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
+    parser.add_argument("--rate", type=_positive, default=None, metavar="R", help="requests per second, Poisson"
+                        " (default: one after the other)")  # fmt: skip
+    parser.add_argument("--deadline", type=_duration, default=None, metavar="T", help="of the p99, for example 20ms")
+    parser.add_argument("--cap", type=_positive, default=None, metavar="W", help="mean power in W")
+    parser.add_argument("--minutes", type=_positive, default=10.0, metavar="M", help="to simulate (default: 10)")
+    parser.add_argument(
+        "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
+    )
+    parser.add_argument("--no-rule", action="store_true", help="do not learn a rule from the zoo (saves seconds)")
+    parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
+    parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def _duration(text: str) -> float:
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    try:
+        return _positive(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,38 @@
+"""Which power sensors there are, and why the others are not: `python -m experiments.doctor`.
+
+Exit code: 0 when a sensor can be read, 1 when none can: energy is then modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """List the sensors with their rails, or the reason and the way out."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.doctor", description=__doc__.split("\n", 1)[0])
+    parser.parse_args(argv)
+    from experiments.evaluator.power.registry import all_sensors
+    from experiments.units import joules, watts
+
+    usable = 0
+    for sensor in all_sensors():
+        reason = sensor.why_not()
+        if reason is not None:
+            print(f"{sensor.name:16} no   {reason}")
+            continue
+        usable += 1
+        write = joules if sensor.counts else watts
+        rails = ", ".join(f"{rail} {write(value)}" for rail, value in sensor.read().items())
+        print(f"{sensor.name:16} ok   every {sensor.period_s:g} s: {rails}")
+    if not usable:
+        print("no sensor can be read here: energy is modelled from the device file's figures")
+    return 0 if usable else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,98 @@
+"""Find the temperature at which a device throttles, and how it drifts, from a trace alone (R10's procedure)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from experiments.evaluator.dynamics.result import Result
+
+Array = NDArray[np.float64]
+FALL_RATIO: Final = 0.02
+DEVIATION_FACTOR: Final = 3.0
+_BASELINE_SHARE: Final = 0.2
+_BREAK_STEP_K: Final = 0.05
+
+
+class ThresholdError(ValueError):
+    """The trace does not show a threshold; the message says what is missing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Threshold:
+    """What a ramp shows.
+
+    `onset_c` is the published criterion: the clock 2 % down and the latency's deviation 3 times its baseline. That
+    is late by 2 % over the slope, so `break_c` is the break of the best continuous two-part line, with its slopes
+    in parts of the baseline latency per K.
+    """
+
+    onset_c: float
+    break_c: float
+    below_per_k: float
+    above_per_k: float
+
+
+def find_threshold(result: Result, window_s: float) -> Threshold:
+    """Read threshold and slopes off a slow temperature ramp under constant load.
+
+    Raises:
+        ThresholdError: too few windows, or no window meets the criterion.
+    """
+    temperature_c, clock, mean_s, deviation_s = _per_window(result, window_s)
+    baseline = max(3, int(len(temperature_c) * _BASELINE_SHARE))
+    if len(temperature_c) < 4 * baseline:
+        raise ThresholdError(f"only {len(temperature_c)} windows of {window_s:g} s have requests: ramp slower")
+    slow = clock <= (1.0 - FALL_RATIO) * np.median(clock[:baseline])
+    rough = deviation_s >= DEVIATION_FACTOR * np.median(deviation_s[:baseline])
+    meets = np.flatnonzero(slow & rough)
+    if len(meets) == 0:
+        raise ThresholdError(
+            f"no throttling up to {temperature_c.max():.1f} degC: the clock never fell by {FALL_RATIO:.0%}"
+        )
+    break_c, below, above = _two_lines(temperature_c, mean_s)
+    return Threshold(onset_c=float(temperature_c[meets[0]]), break_c=break_c, below_per_k=below, above_per_k=above)
+
+
+def median_threshold(runs: tuple[Threshold, ...]) -> Threshold:
+    """Return the median of each figure over the runs; the published procedure takes three."""
+    names = [field.name for field in dataclasses.fields(Threshold)]
+    return Threshold(**{name: float(np.median([getattr(run, name) for run in runs])) for name in names})
+
+
+def _per_window(result: Result, window_s: float) -> tuple[Array, Array, Array, Array]:
+    """Return die temperature, clock, mean latency and its deviation of each window that has requests."""
+    windows = np.floor(result.finish_s / window_s).astype(int)
+    steps = np.floor((result.time_s - result.step_s / 2) / window_s).astype(int)
+    rows = []
+    for window in np.unique(windows):
+        latency_s, inside = result.latency_s[windows == window], steps == window
+        if len(latency_s) >= 3 and inside.any():
+            rows.append(
+                (result.temperatures_c[inside, 0].mean(), result.clock_ratio[inside].mean(), latency_s.mean(),
+                 latency_s.std())
+            )  # fmt: skip
+    columns = np.array(rows).reshape(-1, 4).T
+    return columns[0], columns[1], columns[2], columns[3]
+
+
+def _two_lines(temperature_c: Array, latency_s: Array) -> tuple[float, float, float]:
+    """Fit latency = a + b (T - T0) + c max(T - break, 0) and return break, b / a and (b + c) / a."""
+    first = float(temperature_c[0])
+    best: tuple[float, float, Array] | None = None
+    for candidate in np.arange(first + 1.0, float(temperature_c[-1]) - 1.0, _BREAK_STEP_K):
+        design = np.stack(
+            [np.ones_like(temperature_c), temperature_c - first, np.maximum(temperature_c - candidate, 0.0)], axis=1
+        )
+        weights = np.linalg.lstsq(design, latency_s, rcond=None)[0]
+        squares = float(((design @ weights - latency_s) ** 2).sum())
+        if best is None or squares < best[0]:
+            best = squares, float(candidate), weights
+    if best is None:
+        raise ThresholdError("the ramp spans less than 2 K")
+    _, where, (start, slope, bend) = best
+    return where, float(slope / start), float((slope + bend) / start)

@@ -1,0 +1,209 @@
+"""Failing safely (R20): a session with a CPU session behind it, a time limit and a circuit breaker."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compilers import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Arrays = dict[str, NDArray[Any]]
+_KEPT_EVENTS: Final = 1000
+
+
+class FallbackError(RuntimeError):
+    """Neither session gave an answer; the message has both reasons."""
+
+
+class State(enum.StrEnum):
+    """CLOSED: the first session is used. OPEN: it is left alone. HALF_OPEN: one call tries it again."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that went otherwise than planned: when (the session's clock), what, and the reason."""
+
+    at_s: float
+    what: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Breaker:
+    """When to give up on the first session, and when to try it again."""
+
+    time_limit_s: float = 1.0
+    failures: int = 5
+    pause_s: float = 30.0
+
+
+class FallbackSession(Session):
+    """Runs the first session and, when that fails, answers from the second one.
+
+    A call fails when it raises, takes longer than the limit, or gives outputs that are none: missing, of the
+    wrong shape, NaN or infinite. After `failures` in a row the first session is left alone for `pause_s`, then
+    tried with one call. A call that ran into its limit cannot be stopped: until it returns, the first session
+    counts as busy and is not called again.
+    """
+
+    def __init__(
+        self,
+        first: Session,
+        second: Session,
+        expected: Mapping[str, tuple[int | None, ...]],
+        *,
+        breaker: Breaker | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        """Take the sessions and the shapes that outputs must have (None = any size)."""
+        self._first, self._second, self._expected = first, second, expected
+        self._breaker, self._clock, self._on_event = breaker or Breaker(), clock, on_event
+        self._state, self._failures, self._opened_s = State.CLOSED, 0, 0.0
+        self._stuck: _Call | None = None
+        self._events: list[Event] = []
+        self.calls = self.answered_by_second = 0
+
+    @property
+    def state(self) -> State:
+        """The state of the circuit."""
+        return self._state
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The last thousand events, the oldest first."""
+        return tuple(self._events)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Run once.
+
+        Raises:
+            FallbackError: the second session failed, too.
+        """
+        self.calls += 1
+        reason = self._not_now()
+        if reason is None:
+            outputs, reason = self._try_first(inputs)
+            if outputs is not None:
+                self._succeeded()
+                return outputs
+            self._failed(reason)
+        self.answered_by_second += 1
+        return self._from_second(inputs, reason)
+
+    def close(self) -> None:
+        """Close both sessions; one that is stuck in a call is left to the end of the process."""
+        if self._stuck is None or self._stuck.done:
+            self._first.close()
+        self._second.close()
+
+    def _not_now(self) -> str | None:
+        """Say why the first session is not to be called; half-open the circuit when its pause is over."""
+        if self._stuck is not None:
+            if not self._stuck.done:
+                return "it is still busy with a call that ran into its limit"
+            self._stuck = None
+            self._log("returned", "the call that ran into its limit has come back")
+        if self._state is State.OPEN:
+            if self._clock() - self._opened_s < self._breaker.pause_s:
+                return "the circuit is open"
+            self._state = State.HALF_OPEN
+            self._log("half-open", f"trying again after {self._breaker.pause_s:g} s")
+        return None
+
+    def _try_first(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Arrays | None, str]:
+        call = _Call(self._first, inputs)
+        if not call.wait(self._breaker.time_limit_s):
+            self._stuck = call
+            return None, f"no answer within {self._breaker.time_limit_s:g} s"
+        if call.error is not None:
+            return None, f"{type(call.error).__name__}: {call.error}"
+        reason = _unusable(call.outputs, self._expected)
+        return (None, reason) if reason else (call.outputs, "")
+
+    def _succeeded(self) -> None:
+        if self._state is State.HALF_OPEN:
+            self._log("closed", "the first session answers again")
+        self._state, self._failures = State.CLOSED, 0
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        self._log("failure", reason)
+        if self._state is State.HALF_OPEN or self._failures >= self._breaker.failures:
+            self._state, self._opened_s = State.OPEN, self._clock()
+            self._log("open", f"{self._failures} failures in a row, the last: {reason}")
+
+    def _from_second(self, inputs: Mapping[str, NDArray[Any]], reason: str) -> Arrays:
+        try:
+            outputs = self._second.run(inputs)
+        except Exception as error:
+            self._log("both failed", f"{type(error).__name__}: {error}")
+            raise FallbackError(f"first session: {reason}; second session: {type(error).__name__}: {error}") from error
+        broken = _unusable(outputs, self._expected)
+        if broken:
+            self._log("both failed", broken)
+            raise FallbackError(f"first session: {reason}; second session: {broken}")
+        return outputs
+
+    def _log(self, what: str, reason: str) -> None:
+        event = Event(at_s=self._clock(), what=what, reason=reason)
+        self._events = [*self._events[-(_KEPT_EVENTS - 1) :], event]
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+class _Call:
+    """One call in a thread of its own, which can be waited for and, when it is stuck, be left behind."""
+
+    def __init__(self, session: Session, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self.outputs: Arrays | None = None
+        self.error: BaseException | None = None
+        self._session, self._inputs = session, inputs
+        self._thread = threading.Thread(target=self._run, name="first session", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """True once the call has returned or raised."""
+        return not self._thread.is_alive()
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait for the call, and tell whether it ended in time."""
+        self._thread.join(limit_s)
+        return self.done
+
+    def _run(self) -> None:
+        try:
+            self.outputs = self._session.run(self._inputs)
+        except BaseException as error:  # noqa: BLE001 - whatever a backend throws, the caller gets an answer
+            self.error = error
+
+
+def _unusable(outputs: object, expected: Mapping[str, tuple[int | None, ...]]) -> str:
+    """Say what makes outputs unusable, "" when nothing does."""
+    if not isinstance(outputs, dict):
+        return f"it returned {type(outputs).__name__} instead of outputs by name"
+    for name, shape in expected.items():
+        if name not in outputs:
+            return f"output {name!r} is missing"
+        array = np.asarray(outputs[name])
+        if len(array.shape) != len(shape) or any(
+            w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
+        ):
+            return f"output {name!r} has shape {array.shape} instead of {shape}"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"output {name!r} holds {int((~np.isfinite(array)).sum())} NaN or infinite values"
+    return ""

@@ -1,0 +1,239 @@
+"""Compare two runs candidate by candidate, as noise allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments import store
+from experiments.evaluator.noise import NoiseError, Ratio, drift_ratio, ratio_of_medians
+from experiments.units import joules, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_HARDWARE: Final = ("cpu", "cores")
+_MOST_DRIFT: Final = 0.1
+
+
+class GateError(ValueError):
+    """Two runs that cannot be compared; the message says why and what helps."""
+
+
+class Verdict(enum.StrEnum):
+    """What a comparison comes to. UNCLEAR passes: the noise hides even a change as large as the threshold."""
+
+    REGRESSION = "regression"
+    BROKEN = "no longer works"
+    MISSING = "missing"
+    UNCLEAR = "too noisy to tell"
+    SAME = "same"
+    SLOWER = "slower, within the threshold"
+    BETTER = "better"
+    NEW = "new"
+
+
+_BAD: Final = {Verdict.REGRESSION, Verdict.BROKEN, Verdict.MISSING}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The thresholds: current over baseline."""
+
+    latency: float
+    energy: float | None
+    run_noise: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One candidate in both runs, judged by one quantity."""
+
+    name: str
+    quantity: str
+    verdict: Verdict
+    before: str
+    after: str
+    ratio: Ratio | None
+    remark: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """All comparisons and what differs in the surroundings."""
+
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """True when anything got worse than allowed."""
+        return any(c.verdict in _BAD for c in self.comparisons)
+
+
+def compare_folders(baseline: Path, current: Path, limits: Limits, *, force: bool = False, seed: int = 0) -> Report:
+    """Compare two folders that `experiments.pareto` wrote.
+
+    Raises:
+        GateError: a folder has no results, they are of different models, or of different hardware without `force`.
+    """
+    before, after = _rows(baseline), _rows(current)
+    models = {row.model for row in (*before.values(), *after.values())}
+    if len(models) > 1:
+        raise GateError(f"the runs are of different models: {', '.join(sorted(models))}")
+    measured = any(row.latency_source == "measured" for row in before.values())
+    notes = _surroundings(baseline, current, force=force, matters=measured)
+    comparisons = [c for name, row in before.items() for c in _compare(name, row, after.get(name), limits, seed)]
+    comparisons += [
+        Comparison(
+            name=name, quantity="latency", verdict=Verdict.NEW, before="-", after=seconds(row.latency_s), ratio=None
+        )
+        for name, row in after.items()
+        if name not in before and row.status != "failed"
+    ]
+    return Report(comparisons=tuple(comparisons), notes=notes)
+
+
+def _rows(folder: Path) -> dict[str, store.Row]:
+    if not (folder / store.OUTCOMES_FILE).is_file():
+        raise GateError(f"{folder} has no {store.OUTCOMES_FILE}; give the folder that experiments.pareto wrote")
+    rows = {_name(row): row for row in store.read_rows(folder).values()}
+    if not any(row.status != "failed" for row in rows.values()):
+        raise GateError(f"{folder} holds no candidate that came to a cost")
+    return rows
+
+
+def _name(row: store.Row) -> str:
+    cuts = f"cut at {','.join(row.cuts)}" if row.cuts else ""
+    return " ".join(filter(None, [row.backend, f"{row.device}/{row.processor}", row.precision, row.options, cuts]))
+
+
+def _surroundings(baseline: Path, current: Path, *, force: bool, matters: bool) -> tuple[str, ...]:
+    """Refuse other hardware where times were measured, and list the versions that differ."""
+    before, after = _environment(baseline), _environment(current)
+    if matters and not force:
+        if before is None or after is None:
+            missing = baseline if before is None else current
+            raise GateError(f"{missing} has no environment.json, so its hardware is not known; --force compares anyway")
+        for key in _HARDWARE:
+            if before.get(key) != after.get(key):
+                raise GateError(
+                    f"the baseline was measured on other hardware ({key} {before.get(key)!r}, here {after.get(key)!r});"
+                    " measure a baseline here, or compare with --force"
+                )
+    notes = []
+    if force and matters:
+        notes.append("compared with --force: the hardware may differ, so measured ratios may mean nothing")
+    for part in ("versions", "compilers"):
+        old, new = (before or {}).get(part) or {}, (after or {}).get(part) or {}
+        notes += [f"{k} {old.get(k)} -> {new.get(k)}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
+    return tuple(notes)
+
+
+def _environment(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    except json.JSONDecodeError as error:
+        raise GateError(f"{folder / 'environment.json'} is damaged: {error}") from error
+    return found if isinstance(found, dict) else None
+
+
+def _compare(name: str, before: store.Row, after: store.Row | None, limits: Limits, seed: int) -> list[Comparison]:
+    if before.latency_s is None:
+        return []  # it did not work in the baseline either
+    if after is None or after.latency_s is None:
+        verdict = Verdict.MISSING if after is None else Verdict.BROKEN
+        remark = "" if after is None else after.reason or ""
+        return [
+            Comparison(
+                name=name, quantity="latency", verdict=verdict, before=seconds(before.latency_s), after="-", ratio=None,
+                remark=remark,
+            )
+        ]  # fmt: skip
+    latency = _latency_ratio(before, after, limits, seed)
+    found = [
+        Comparison(
+            name=name,
+            quantity="latency",
+            verdict=judge(latency, limits.latency),
+            before=seconds(before.latency_s),
+            after=seconds(after.latency_s),
+            ratio=latency,
+            remark=_remark(before, after),
+        )
+    ]
+    if limits.energy is not None and before.energy_j and after.energy_j:
+        energy = after.energy_j / before.energy_j
+        # Energy is modelled from the latency, so its noise is at most the latency's.
+        ratio = Ratio(
+            typical=energy, low=energy * latency.low / latency.typical, high=energy * latency.high / latency.typical
+        )
+        found.append(
+            Comparison(
+                name=name, quantity="energy", verdict=judge(ratio, limits.energy), before=joules(before.energy_j),
+                after=joules(after.energy_j), ratio=ratio,
+            )
+        )  # fmt: skip
+    return found
+
+
+def judge(ratio: Ratio, threshold: float) -> Verdict:
+    """Call it a regression when it is certainly slower and as much as the threshold cannot be excluded."""
+    if ratio.high >= threshold:
+        return Verdict.REGRESSION if ratio.low > 1.0 else Verdict.UNCLEAR
+    if ratio.low > 1.0:
+        return Verdict.SLOWER
+    return Verdict.BETTER if ratio.high < 1.0 else Verdict.SAME
+
+
+def _latency_ratio(before: store.Row, after: store.Row, limits: Limits, seed: int) -> Ratio:
+    """Resample where there are samples on both sides; simulated and modelled latencies have no noise."""
+    assert before.latency_s is not None, "checked by the caller"
+    assert after.latency_s is not None, "checked by the caller"
+    if before.samples_s and after.samples_s:
+        try:
+            return ratio_of_medians(before.samples_s, after.samples_s, run_noise=limits.run_noise, seed=seed)
+        except NoiseError as error:
+            raise GateError(f"{_name(before)}: {error}") from error
+    exact = after.latency_s / before.latency_s
+    return Ratio(typical=exact, low=exact, high=exact)
+
+
+def _remark(before: store.Row, after: store.Row) -> str:
+    parts = []
+    if before.latency_source != after.latency_source:
+        parts.append(f"{before.latency_source} before, {after.latency_source} now")
+    if after.samples_s:
+        drift = drift_ratio(after.samples_s)
+        if abs(drift - 1.0) > _MOST_DRIFT:
+            parts.append(f"drifts by {drift - 1.0:+.0%} within the run")
+    return "; ".join(parts)
+
+
+def markdown(report: Report, limits: Limits) -> str:
+    """Write the summary for a pull request: verdict first, then what is worth looking at, then all of it."""
+    bad = [c for c in report.comparisons if c.verdict in _BAD]
+    energy = "" if limits.energy is None else f", energy {limits.energy:g}"
+    verdict = f"**{len(bad)} regressions**" if bad else "**No regression**"
+    lines = [f"{verdict} in {len(report.comparisons)} comparisons (latency {limits.latency:g}{energy})", ""]
+    lines += _table(
+        sorted(report.comparisons, key=lambda c: (c.verdict not in _BAD, -(c.ratio.typical if c.ratio else 9)))
+    )
+    if report.notes:
+        lines += ["", "Changed surroundings:", "", *(f"- {note}" for note in report.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(comparisons: Sequence[Comparison]) -> list[str]:
+    lines = ["| candidate | quantity | before | after | ratio (99 %) | verdict |", "|---|---|---|---|---|---|"]
+    for c in comparisons:
+        ratio = "-" if c.ratio is None else f"{c.ratio.typical:.3f} ({c.ratio.low:.3f} to {c.ratio.high:.3f})"
+        verdict = f"**{c.verdict}**" if c.verdict in _BAD else str(c.verdict)
+        remark = f": {c.remark}" if c.remark else ""
+        lines.append(f"| {c.name} | {c.quantity} | {c.before} | {c.after} | {ratio} | {verdict}{remark} |")
+    return lines

@@ -1,0 +1,66 @@
+"""One model on this machine in all states: `python -m experiments.latency MODEL [--against BACKEND]`.
+
+Cold (compile, load, first inference apart), steady, after idle, in a burst and sustained; or two backends in turns.
+Exit code: 0 done, 1 the backend cannot do it, 2 for wrong arguments or a bad model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, measure and print."""
+    options = _parser().parse_args(argv)
+    from compilers import CompilerError
+    from experiments.latency_job import LatencyError, run
+
+    try:
+        return run(options)
+    except LatencyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except CompilerError as error:
+        print(f"error: {error.reason}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.latency",
+        description="Measure one model on this machine, cold, steady and after idle.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="ONNX file or zoo name")
+    parser.add_argument("--backend", default="ort_cpu", metavar="NAME", help="default: ort_cpu")
+    parser.add_argument("--against", default=None, metavar="NAME", help="measure in turns with this backend")
+    parser.add_argument("--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="default: fp32")
+    parser.add_argument("--idle", type=_seconds, default=0.5, metavar="S", help="pause before a call (default: 0.5)")
+    parser.add_argument(
+        "--sustained", type=_seconds, default=10.0, metavar="S", help="length of the long run (default: 10)"
+    )
+    parser.add_argument(
+        "--offset", type=int, default=0, metavar="B", help="bytes that inputs lie behind a 4 KiB page (default: 0)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and order")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,185 @@
+"""What `experiments.latency` does: compile for this machine, then measure in a fresh process."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compilers import Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
+from experiments.evaluator.modes import (
+    Duel,
+    Profile,
+    Sustained,
+    aligned,
+    burst,
+    duel,
+    profile,
+    sustained,
+)
+from experiments.evaluator.noise import autocorrelation, effective_samples
+from experiments.units import interval, seconds
+from graphs import Calibration, Graph, GraphError, load, quantise, random_inputs, zoo
+from partition import Segment, load_device
+
+if TYPE_CHECKING:
+    import argparse
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from compilers import Session
+
+_STEADY_BUDGET_S = 10.0
+_CALIBRATION_BATCHES = 2
+
+
+class LatencyError(ValueError):
+    """Something the user can mend; the message says what and how."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Measured:
+    load_s: float
+    profile: Profile
+    burst_s: tuple[float, ...]
+    sustained: Sustained
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do the whole job and return the exit code.
+
+    Raises:
+        LatencyError: the arguments or the model cannot be used.
+        CompilerError: a backend cannot compile or run the model.
+    """
+    graph = _graph(options)
+    feed = _feed(graph, options)
+    limits = Limits(time_s=600.0 + 2 * options.sustained)
+    first = _compiled(options.backend, graph, options, limits)
+    if options.against is None:
+        settings = (options.idle, options.sustained, options.offset)
+        measured = in_child(_measure, first, feed, settings, limits=limits, env=_threads(first))
+        _print_measured(first, measured)
+        return 0
+    second = _compiled(options.against, graph, options, limits)
+    found = in_child(_duel, first, second, feed, (options.offset, options.seed), limits=limits, env=_threads(first))
+    _print_duel(first, second, found)
+    return 0
+
+
+def _graph(options: argparse.Namespace) -> Graph:
+    try:
+        if Path(options.model).is_file():
+            graph = load(options.model)
+        elif options.model in zoo.names():
+            graph = zoo.build(options.model, seed=options.seed)
+        else:
+            raise LatencyError(
+                f"{options.model!r} is neither a file nor a zoo model; the zoo has {', '.join(zoo.names())}"
+            )
+        if options.precision == "int8":
+            return quantise(graph, "int8", Calibration.random(graph, _CALIBRATION_BATCHES, options.seed))
+    except GraphError as error:
+        raise LatencyError(str(error)) from error
+    return graph
+
+
+def _feed(graph: Graph, options: argparse.Namespace) -> dict[str, NDArray[Any]]:
+    feed = random_inputs(graph, options.seed)
+    try:
+        for array in feed.values():
+            aligned(array, offset_bytes=options.offset)  # refuses a bad offset before anything is compiled
+    except ValueError as error:
+        raise LatencyError(f"--offset: {error}") from error
+    return feed
+
+
+def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limits) -> Artefact:
+    try:
+        get_compiler(name)
+    except KeyError as error:
+        raise LatencyError(error.args[0]) from error
+    segment = Segment(
+        graph=graph, device=load_device("host"), processor="cpu", compiler=name, precision=options.precision
+    )
+    print(f"compiling with {name}", file=sys.stderr)
+    return compile_segment(segment, options.out / "build", limits)
+
+
+def _threads(artefact: Artefact) -> dict[str, str]:
+    return {"TVM_NUM_THREADS": artefact.fact("threads", "1")}
+
+
+def _measure(artefact: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[float, float, int]) -> _Measured:
+    """Measure in this fresh process; buffers are placed here, since their address does not survive a pipe."""
+    idle_s, sustained_s, offset = settings
+    placed = {name: aligned(array, offset_bytes=offset) for name, array in feed.items()}
+    begin = time.perf_counter()
+    with _loaded(artefact) as session:
+        load_s = time.perf_counter() - begin
+
+        def call() -> dict[str, np.ndarray[Any, Any]]:
+            return session.run(placed)
+
+        found = profile(call, idle_s=idle_s, budget_s=_STEADY_BUDGET_S)
+        return _Measured(
+            load_s=load_s,
+            profile=found,
+            burst_s=burst(call),
+            sustained=sustained(call, duration_s=sustained_s, window_s=sustained_s / 20),
+        )
+
+
+def _duel(first: Artefact, second: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[int, int]) -> Duel:
+    offset, seed = settings
+    placed = {name: aligned(array, offset_bytes=offset) for name, array in feed.items()}
+    with _loaded(first) as a, _loaded(second) as b:
+        return duel(lambda: a.run(placed), lambda: b.run(placed), seed=seed)
+
+
+def _loaded(artefact: Artefact) -> Session:
+    session = get_compiler(artefact.compiler).load(artefact)
+    if not type(session).on_device:
+        session.close()
+        raise CompilerError(f"{artefact.compiler} runs on an emulator here: its times mean nothing")
+    return session
+
+
+def _print_measured(artefact: Artefact, measured: _Measured) -> None:
+    found, samples = measured.profile, measured.profile.samples
+    latency = samples.latency()
+    print(f"compile      {seconds(artefact.compile_s)} (cached artefacts keep their first time)")
+    print(f"load         {seconds(measured.load_s)}, in a fresh process")
+    print(f"cold         {seconds(samples.cold_s)}, the first inference: {found.cold_ratio:.2f} times the steady one")
+    steady = interval(seconds(latency.typical_s), seconds(latency.low_s), seconds(latency.high_s))
+    worth = effective_samples(samples.steady_s)
+    print(
+        f"steady       {steady}; {len(samples.steady_s)} samples, autocorrelation"
+        f" {autocorrelation(samples.steady_s):.2f}, worth {worth:.0f} independent ones"
+    )
+    after = sorted(found.after_idle_s)
+    print(
+        f"after idle   {seconds(after[len(after) // 2])} after {seconds(found.idle_s)}"
+        f" ({found.after_idle_ratio:.2f} times, {len(after)} pauses)"
+    )
+    print(f"burst of {len(measured.burst_s):<3} {seconds(min(measured.burst_s))} to {seconds(max(measured.burst_s))}")
+    slow = measured.sustained
+    print(
+        f"sustained    {seconds(slow.medians_s[-1])} at the end of {seconds(slow.window_s * 20)}:"
+        f" {slow.slowdown:.2f} times the start"
+    )
+    for warning in samples.warnings():
+        print(f"note: {warning}")
+
+
+def _print_duel(first: Artefact, second: Artefact, found: Duel) -> None:
+    ratio = found.ratio
+    names = {"first": first.compiler, "second": second.compiler}
+    verdict = "a tie" if found.verdict == "tie" else f"{names[found.verdict]} is faster"
+    print(
+        f"{second.compiler} over {first.compiler}, {len(found.first_s)} pairs in random order:"
+        f" {ratio.typical:.3f} ({ratio.low:.3f} to {ratio.high:.3f}, 99 %): {verdict}"
+    )

@@ -1,0 +1,72 @@
+"""What a model costs after the first minute: `python -m experiments.sustained MODEL --device D --trace poisson:5/s`.
+
+Simulates every evaluated candidate of one device under a workload trace: heat, throttling, clocks and power states.
+Exit code: 0 done, 1 no candidate can be simulated, 2 for wrong arguments, a bad model or a bad trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, evaluate what is not known yet, simulate and report."""
+    options = _parser().parse_args(argv)
+    from experiments.sustained_job import SustainedError, run
+
+    try:
+        return run(options)
+    except SustainedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.sustained",
+        description="Simulate a device under a workload over time, and rank candidates in a burst and in the long run.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
+    parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
+    parser.add_argument(
+        "--trace", default="closed", metavar="T", help="closed, poisson:5/s, periodic:30/s, burst:20@10s or a CSV file"
+    )
+    parser.add_argument("--minutes", type=_positive, default=30.0, metavar="M", help="default: 30")
+    parser.add_argument(
+        "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
+    )
+    parser.add_argument("--altitude", type=float, default=0.0, metavar="M", help="metres above the sea (default: 0)")
+    parser.add_argument("--supply", type=_positive, default=1.0, metavar="R", help="supply voltage ratio (default: 1)")
+    parser.add_argument(
+        "--policy",
+        choices=("performance", "ondemand"),
+        default="performance",
+        help="of the clock (default: performance)",
+    )
+    parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
+    parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
+    )
+    return parser
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

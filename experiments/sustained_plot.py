@@ -1,0 +1,209 @@
+"""Runs over time as a picture: latency, temperature, clock and power, and both frontiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from experiments.units import seconds, tick
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from experiments.evaluator.dynamics import Result
+    from experiments.evaluator.dynamics.compare import Standing
+    from experiments.sustained_job import Run
+    from partition import Device
+
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_MOST_CURVES: Final = 5
+_POINTS: Final = 240
+_WIDE_RATIO: Final = 4.0
+_VISIBLE_RATIO: Final = 0.03  # a shorter way than this is hidden under its own marker
+
+
+def draw_sustained(
+    runs: Sequence[Run], lines: Sequence[Mapping[str, Any]], standing: Standing | None, device: Device, stem: Path
+) -> None:
+    """Draw the best runs over time and every run's way from the burst to the sustained frontier."""
+    plt = pyplot()
+    shown = _shown(runs, lines)
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 8.2), layout="constrained")
+    results = {run.name: run.result for run in shown}
+    _latency(axes[0][0], results, standing)
+    _temperatures(axes[0][1], results)
+    _clock_and_power(axes[1][0], results)
+    _frontiers(axes[1][1], runs, lines)
+    left_out = f", {len(runs) - len(shown)} more candidates only bottom right" if len(runs) > len(shown) else ""
+    figure.suptitle(f"{device.title}: {shown[0].row.model}, {shown[0].result.title} (simulated{left_out})", fontsize=12)
+    save(figure, stem)
+
+
+def draw_latencies(results: Mapping[str, Result], standing: Standing, title: str, stem: Path) -> None:
+    """Draw only latency over time, with both means and the crossover."""
+    plt = pyplot()
+    figure, axis = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+    _latency(axis, results, standing)
+    axis.set_title(title, fontsize=11)
+    save(figure, stem)
+
+
+def pyplot() -> Any:  # noqa: ANN401 - the module
+    """Return pyplot, set up to draw files that are the same every time."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "edgefrontier"
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def save(figure: Any, stem: Path) -> None:  # noqa: ANN401 - a Figure, whose module is not imported here
+    """Write `stem`.png and `stem`.svg and let the figure go."""
+    for suffix in (".png", ".svg"):
+        figure.savefig(stem.with_suffix(suffix), dpi=140, metadata={"Date": None} if suffix == ".svg" else None)
+    pyplot().close(figure)
+
+
+def _shown(runs: Sequence[Run], lines: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """Choose the fastest of either frontier; a plot of every candidate could not be read."""
+    on = [
+        run
+        for run, line in zip(runs, lines, strict=True)
+        if "frontier" in {line["burst_standing"], line["sustained_standing"]}
+    ]
+    rest = [run for run in runs if run not in on]
+    return [*on, *rest][:_MOST_CURVES]
+
+
+def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | None) -> None:
+    for colour, (name, result) in zip(_COLOURS, results.items(), strict=False):
+        end, mean = result.windows(max(1.0, result.horizon_s / _POINTS))
+        whole = result.mean_s()
+        axis.plot(end / 60, mean, color=colour, lw=1.5, label=f"{name}: mean {seconds(whole)}")
+        if whole is not None:
+            axis.axhline(whole, color=colour, lw=0.8, ls=":")
+    if standing is not None and standing.crossover_s is not None:
+        axis.axvline(standing.crossover_s / 60, color="#444444", lw=0.8, ls="--")
+        axis.annotate(
+            f"crossover, minute {standing.crossover_s / 60:.3g}",
+            (standing.crossover_s / 60, 0.03),
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    values = [v for r in results.values() for v in r.windows(max(1.0, r.horizon_s / _POINTS))[1]]
+    if max(values) / min(values) > _WIDE_RATIO:
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(0, 1.25 * max(values))
+    _dress(axis, "latency", "s")
+    axis.legend(fontsize=8, loc="best", edgecolor="none", framealpha=0.85)
+
+
+def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
+    for colour, result in zip(_COLOURS, results.values(), strict=False):
+        time, temperatures = _thinned(result, result.temperatures_c)
+        axis.plot(time, temperatures[:, 0], color=colour, lw=1.5)
+        if len(result.node_names) > 1:
+            axis.plot(time, temperatures[:, -1], color=colour, lw=1.2, ls="--")
+    names = next(iter(results.values())).node_names
+    axis.set_title(f"solid: {names[0]}" + (f", dashed: {names[-1]}" if len(names) > 1 else ""), fontsize=9)
+    _dress(axis, "temperature (degC)", None)
+
+
+def _clock_and_power(axis: Axes, results: Mapping[str, Result]) -> None:
+    power_axis = axis.twinx()
+    for colour, result in zip(_COLOURS, results.values(), strict=False):
+        time, clock = _thinned(result, result.clock_ratio[:, None])
+        _, power = _thinned(result, result.power_w[:, None])
+        axis.plot(time, clock[:, 0], color=colour, lw=1.5)
+        power_axis.plot(time, power[:, 0], color=colour, lw=1.0, ls=":")
+    axis.set_ylim(0, 1.08)
+    axis.set_title("solid: clock, dotted: power", fontsize=9)
+    _dress(axis, "clock (share of the fastest)", None)
+    power_axis.set_ylabel("power (W)", fontsize=9)
+    power_axis.set_ylim(bottom=0)
+    power_axis.tick_params(labelsize=8)
+
+
+def _frontiers(axis: Axes, runs: Sequence[Run], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Draw each candidate's first minute (hollow) and whole run (filled), and the frontier of each."""
+    for line in lines:
+        if (
+            max(_moved(line["burst_s"], line["sustained_s"]), _moved(line["burst_j"], line["sustained_j"]))
+            < _VISIBLE_RATIO
+        ):
+            continue
+        axis.annotate(
+            "",
+            (line["sustained_s"], line["sustained_j"]),
+            xytext=(line["burst_s"], line["burst_j"]),
+            arrowprops={"arrowstyle": "->", "color": "#999999", "lw": 0.8},
+        )
+    for when, style, colour in (("burst", "--", "#56B4E9"), ("sustained", "-", "#D55E00")):
+        face = "white" if when == "burst" else colour
+        axis.plot(
+            [line[f"{when}_s"] for line in lines], [line[f"{when}_j"] for line in lines], "o", color=colour,
+            markerfacecolor=face, ms=6,
+        )  # fmt: skip
+        on = sorted((x[f"{when}_s"], x[f"{when}_j"]) for x in lines if x[f"{when}_standing"] == "frontier")
+        label = "first minute" if when == "burst" else "all of it"
+        axis.step(*zip(*on, strict=True), where="post", color=colour, ls=style, lw=1.4, label=f"frontier, {label}")
+    for run, line in zip(runs, lines, strict=True):
+        if line["sustained_standing"] == "frontier":
+            axis.annotate(
+                run.name,
+                (line["sustained_s"], line["sustained_j"]),
+                xytext=(6, 5),
+                textcoords="offset points",
+                fontsize=7,
+            )
+    _dress(axis, "energy per inference, idling included", "J")
+    _ticks(axis, "x", "s", [line[k] for line in lines for k in ("burst_s", "sustained_s")])
+    _ticks(axis, "y", "J", [line[k] for line in lines for k in ("burst_j", "sustained_j")])
+    axis.set_xlabel("mean latency", fontsize=9)
+    axis.legend(fontsize=8, frameon=False)
+
+
+def _moved(before: float, after: float) -> float:
+    return abs(after / before - 1.0)
+
+
+def _ticks(axis: Axes, direction: str, unit: str, values: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    target = axis.xaxis if direction == "x" else axis.yaxis
+    if min(values) > 0 and max(values) / min(values) > _WIDE_RATIO:
+        axis.set(**{f"{direction}scale": "log"})
+        target.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if max(values) / min(values) < 1e3 else (1.0,)))
+        target.set_minor_locator(NullLocator())
+    target.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
+
+
+def _dress(axis: Axes, label: str, unit: str | None) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_xlabel("minutes", fontsize=9)
+    axis.set_ylabel(label, fontsize=9)
+    axis.tick_params(labelsize=8)
+    if unit is not None:
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
+        if axis.get_yscale() == "log":
+            axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
+    axis.grid(visible=True, color="#dddddd", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def _thinned(result: Result, values: Any) -> tuple[Any, Any]:  # noqa: ANN401 - arrays [steps, columns]
+    """Average over blocks of steps: a curve of eighteen thousand points says no more than one of a few hundred."""
+    block = max(1, len(result.time_s) // _POINTS)
+    count = len(result.time_s) // block
+    kept = np.asarray(values, dtype=float)[: count * block]
+    return (np.arange(count) + 1) * block * result.step_s / 60, kept.reshape(count, block, -1).mean(axis=1)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compilers import Session
+from experiments.evaluator.fallback import Breaker, Event, FallbackError, FallbackSession, State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+GOOD = {"y": np.full((1, 2), 1.0, dtype=np.float32)}
+CPU = {"y": np.full((1, 2), 2.0, dtype=np.float32)}
+FAULTS: dict[str, Any] = {
+    "nan": {"y": np.array([[1.0, np.nan]], dtype=np.float32)},
+    "shape": {"y": np.zeros((2, 2), dtype=np.float32)},
+    "missing": {},
+    "none": None,
+    "raise": RuntimeError("the driver is gone"),
+}
+
+
+class Scripted(Session):
+    """A backend that does what the script says, one entry a call, and the last for ever."""
+
+    def __init__(self, script: Sequence[Any]) -> None:
+        self.script, self.calls = list(script), 0
+        self.release = threading.Event()
+        self.closed = False
+
+    def run(self, _inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        step = self.script[min(self.calls, len(self.script) - 1)]
+        self.calls += 1
+        if isinstance(step, str) and step == "hang":
+            self.release.wait(30.0)
+            return GOOD
+        if isinstance(step, Exception):
+            raise step
+        return step  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def session(script: Sequence[Any], clock: Clock, **breaker: float) -> tuple[Scripted, FallbackSession]:
+    first = Scripted(script)
+    options: dict[str, Any] = {"time_limit_s": 5.0, "failures": 5, "pause_s": 30.0, **breaker}
+    return first, FallbackSession(first, Scripted([CPU]), {"y": (1, 2)}, breaker=Breaker(**options), clock=clock)
+
+
+steps = st.lists(st.tuples(st.sampled_from(["good", *FAULTS]), st.floats(0.0, 20.0)), min_size=1, max_size=60)
+
+
+@given(steps)
+@settings(deadline=None, max_examples=60)
+def test_every_call_is_answered_rightly_and_the_circuit_keeps_its_rules(script: list[tuple[str, float]]) -> None:
+    clock = Clock()
+    outcomes = [GOOD if kind == "good" else FAULTS[kind] for kind, _ in script]
+    first, guarded = session(outcomes, clock)
+    failures, opened_at = 0, None
+    for kind, pause_s in script:
+        clock.now += pause_s
+        before = first.calls
+        answer = guarded.run({})
+        called = first.calls > before
+        # The model of the breaker, written down a second time.
+        expect_called = opened_at is None or clock.now - opened_at >= 30.0
+        assert called == expect_called
+        if not called:
+            assert answer is CPU
+            continue
+        step = outcomes[before]
+        if step is GOOD:
+            assert answer is GOOD
+            failures, opened_at = 0, None
+        else:
+            assert answer is CPU
+            failures += 1
+            if failures >= 5 or opened_at is not None:
+                opened_at = clock.now
+        assert guarded.state == (State.CLOSED if opened_at is None else State.OPEN)
+        assert kind in {"good", *FAULTS}
+    failed = [event for event in guarded.events if event.what == "failure"]
+    assert len(failed) == sum(outcome is not GOOD for outcome in outcomes[: first.calls])
+    assert guarded.calls == len(script)
+
+
+def test_five_failures_open_it_and_one_success_after_the_pause_closes_it() -> None:
+    clock = Clock()
+    first, guarded = session([*[FAULTS["raise"]] * 5, GOOD], clock)
+    for _ in range(8):
+        guarded.run({})
+    assert first.calls == 5
+    clock.now = 30.0
+    assert guarded.run({}) is GOOD
+    assert [event.what for event in guarded.events] == ["failure"] * 5 + ["open", "half-open", "closed"]
+    assert "RuntimeError: the driver is gone" in guarded.events[0].reason
+
+
+def test_a_failure_after_the_pause_opens_it_again_at_once() -> None:
+    clock = Clock()
+    first, guarded = session([FAULTS["nan"]], clock)
+    for _ in range(5):
+        guarded.run({})
+    clock.now = 31.0
+    guarded.run({})
+    guarded.run({})
+    assert first.calls == 6
+    assert guarded.state is State.OPEN
+
+
+def test_a_call_that_hangs_is_answered_in_time_and_not_called_again_until_it_is_back() -> None:
+    clock = Clock()
+    first, guarded = session(["hang", GOOD], clock, time_limit_s=0.05)
+    assert guarded.run({}) is CPU
+    assert guarded.run({}) is CPU
+    assert first.calls == 1
+    first.release.set()
+    while guarded.run({}) is CPU:
+        pass
+    assert first.calls == 2
+    assert "no answer within 0.05 s" in guarded.events[0].reason
+
+
+def test_when_both_fail_both_reasons_are_told() -> None:
+    guarded = FallbackSession(Scripted([FAULTS["nan"]]), Scripted([FAULTS["raise"]]), {"y": (1, None)})
+    with pytest.raises(FallbackError, match=r"first session: output 'y' holds 1 NaN.*second session: RuntimeError"):
+        guarded.run({})
+    broken = FallbackSession(Scripted([FAULTS["raise"]]), Scripted([FAULTS["shape"]]), {"y": (1, 2)})
+    with pytest.raises(FallbackError, match=r"second session: output 'y' has shape \(2, 2\)"):
+        broken.run({})
+
+
+def test_events_reach_a_listener_and_closing_closes_both() -> None:
+    heard: list[Event] = []
+    first, second = Scripted([FAULTS["missing"]]), Scripted([CPU])
+    with FallbackSession(first, second, {"y": (1, 2)}, on_event=heard.append) as guarded:
+        guarded.run({})
+    assert heard[0].reason == "output 'y' is missing"
+    assert first.closed
+    assert second.closed

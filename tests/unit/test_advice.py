@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import store
+from experiments.advice.choice import Demands, choose
+from experiments.advice.examples import Work, dense_layers, make_examples
+from experiments.advice.tree import Leaf, cross_validated, decide, describe, learn
+from experiments.advise import main
+from experiments.evaluator.dynamics import Trace, poisson, simulate
+from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
+from experiments.sustained import main as sustained
+from experiments.sustained_job import Run
+from partition import Device, Figure, load_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICE = load_device("sa8255p")
+PARTS = {"compute": 1e-4, "memory": 5e-5, "static": 2e-4, "transfer": 0.0}
+
+
+def row(backend: str, processor: str, latency_s: float, **changes: object) -> store.Row:
+    return dataclasses.replace(
+        store.Row(
+            key=f"{backend}{processor}", status="ok", model="matmul", device="sa8255p", processor=processor,
+            backend=backend, precision="int8", options="", segments=1, cuts=(), plan_digest=f"{backend}{processor}",
+            latency_s=latency_s, latency_low_s=latency_s, latency_high_s=latency_s, latency_source="simulated",
+            energy_j=sum(PARTS.values()), energy_low_j=1e-4, energy_high_j=1e-3, energy_parts_j=PARTS,
+            dram_bytes=10_000,
+        ),
+        **changes,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def run_of(entry: store.Row, trace: Trace, horizon_s: float = 60.0, device: Device = DEVICE) -> Run:
+    machine = assemble(device, entry).machine
+    name = f"{entry.backend} {entry.processor}"
+    return Run(name=name, row=entry, result=simulate(machine, trace, horizon_s=horizon_s), each=1)
+
+
+def test_t11a_the_cpu_is_recommended_and_the_dispatch_floor_is_why() -> None:
+    # y = MatMul(x[1,64], W[64,64]): 1.0 ms on the device, 0.02 ms on the CPU.
+    npu = DEVICE.processor("npu")
+    floor = Figure(value=0.9e-3, low=0.9e-3, high=0.9e-3, tag="assumed", source="engineering")
+    others = tuple(p for p in DEVICE.processors if p.name != "npu")
+    device = dataclasses.replace(DEVICE, processors=(*others, dataclasses.replace(npu, dispatch_s=floor)))
+    closed = Trace(title="closed", arrivals_s=None)
+    runs = [
+        run_of(row("ort_qnn", "npu", 1.0e-3), closed, 5.0, device),
+        run_of(row("ort_cpu", "cpu", 2e-5), closed, 5.0),
+    ]
+    choice = choose(runs, Demands(), device)
+    assert choice.run is runs[1]
+    text = " ".join(choice.sentences)
+    assert text.startswith("Deploy ort_cpu cpu: mean 20.0 us")
+    assert "the dispatch floor of 900 us is 90% of its time" in text
+
+
+def test_a_deadline_leaves_the_least_energy_and_a_cap_leaves_out() -> None:
+    trace = poisson(5.0, 60.0, 0)
+    frugal = {**PARTS, "static": 5e-5}
+    runs = [run_of(row("fast", "npu", 1e-3), trace), run_of(row("frugal", "npu", 2e-3, energy_parts_j=frugal), trace)]
+    assert choose(runs, Demands(), DEVICE).run is runs[0]
+    strict = choose(runs, Demands(deadline_s=0.1), DEVICE)
+    assert strict.run is runs[1]
+    assert "fast npu is faster" in strict.sentences[1]
+    nothing = choose(runs, Demands(deadline_s=1e-4), DEVICE)
+    assert nothing.run is None
+    assert "misses the deadline" in nothing.sentences[1]
+    capped = choose(runs, Demands(cap_w=1e-6), DEVICE)
+    assert "against a cap of" in capped.sentences[1]
+
+
+def test_waking_up_and_falling_behind_are_named() -> None:
+    runs = [run_of(row("a", "npu", 5e-4), poisson(1.0, 60.0, 0)), run_of(row("b", "cpu", 3e-3), poisson(1.0, 60.0, 0))]
+    text = " ".join(choose(runs, Demands(), DEVICE).sentences)
+    assert "waking up costs" in text
+    late = [
+        run_of(row("slow", "cpu", 0.3), poisson(5.0, 60.0, 0)),
+        run_of(row("a", "npu", 5e-4), poisson(5.0, 60.0, 0)),
+    ]
+    assert "cannot keep up" in " ".join(choose(late, Demands(), DEVICE).sentences)
+
+
+def test_a_split_plan_wakes_all_of_its_processors() -> None:
+    split = assemble(DEVICE, row("x", "cpu+npu", 1e-3))
+    alone = assemble(DEVICE, row("x", "npu", 1e-3))
+    assert split.machine.sleep.overhead_s > alone.machine.sleep.overhead_s
+    assert split.machine.sleep.dwell_s == alone.machine.sleep.dwell_s
+    assert any("all of them wake" in note for note in split.assumptions)
+
+
+def test_what_a_device_file_does_not_give_is_said() -> None:
+    notes = " ".join(assemble(DEVICE, row("x", "npu", 1e-3)).assumptions)
+    assert "gives no heat path: that of a board with a heat sink is assumed" in notes
+    assert "gives no operating points for its npu" in notes
+    own = " ".join(assemble(load_device("sm8650"), row("x", "npu", 1e-3, device="sm8650")).assumptions)
+    assert "no operating points" not in own
+    with pytest.raises(DynamicsError, match="has no energy"):
+        assemble(DEVICE, row("x", "npu", 1e-3, energy_parts_j=None))
+    with pytest.raises(DynamicsError, match="has no processor 'dsp'"):
+        assemble(DEVICE, row("x", "dsp", 1e-3))
+
+
+points = st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=20, max_size=60)
+
+
+@given(points, st.floats(1.0, 50.0))
+def test_one_bound_is_learned_without_error(values: list[tuple[float, float]], bound: float) -> None:
+    examples = [{"x": x, "y": y} for x, y in values]
+    labels = ["low" if x <= bound else "high" for x, _ in values]
+    tree = learn(examples, labels, depth=2)
+    sides = np.unique(labels, return_counts=True)[1]
+    if len(sides) == 2 and sides.min() >= 4:
+        assert [decide(tree, e)[0] for e in examples] == labels
+    assert describe(tree)
+
+
+def test_a_tree_of_one_kind_is_a_leaf_and_folds_keep_groups_apart() -> None:
+    assert learn([{"x": 1.0}] * 5, ["a"] * 5) == Leaf(label="a", agree=5, total=5)
+    examples = [{"x": float(i)} for i in range(40)]
+    labels = ["a" if i < 20 else "b" for i in range(40)]
+    assert cross_validated(examples, labels, [f"g{i % 8}" for i in range(40)]) > 0.9
+    with pytest.raises(ValueError, match="5 folds need"):
+        cross_validated(examples, labels, ["g"] * 40)
+    with pytest.raises(ValueError, match="at least one"):
+        learn([], [])
+
+
+def test_the_learned_rule_beats_both_published_ones() -> None:
+    works = (
+        *dense_layers(),
+        Work(name="a", macs=5 * 10**7, parameters=2_500_000, boundary_bytes=606_112),
+        Work(name="b", macs=4 * 10**9, parameters=25_000_000, boundary_bytes=606_112),
+    )
+    examples = make_examples(load_device("sm8650"), works)
+    labels = [example.fastest for example in examples]
+    right = cross_validated([e.features for e in examples], labels, [e.group for e in examples])
+    assert right > max(
+        sum(e.density == e.fastest for e in examples), sum(e.chart == e.fastest for e in examples)
+    ) / len(examples)
+
+
+def stored(folder: Path, *rows: store.Row) -> str:
+    folder.mkdir()
+    for entry in rows:
+        store.append_row(folder, entry)
+    return str(folder)
+
+
+def test_the_commands_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = stored(tmp_path / "run", row("ort_qnn", "npu", 5e-4), row("ort_cpu", "cpu", 3e-3))
+    assert (
+        main([folder, "--device", "sa8255p", "--rate", "5", "--minutes", "1", "--deadline", "20ms", "--no-rule"]) == 0
+    )
+    assert "Deploy ort_" in capsys.readouterr().out
+    assert main([folder, "--device", "sa8255p", "--rate", "5", "--minutes", "1", "--deadline", "1us", "--no-rule"]) == 1
+    assert sustained([folder, "--device", "sa8255p", "--trace", "poisson:5/s", "--minutes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "assumed, because the device file does not say" in out
+    made = next((tmp_path / "run" / "sustained").iterdir())
+    assert {path.name for path in made.iterdir()} == {
+        "sustained.png", "sustained.svg", "sustained.csv", "assumptions.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "sa8225p"], "did you mean"),
+        (["--device", "sm8650"], "no usable candidate on sm8650"),
+        (["--device", "sa8255p", "--trace", "poisson:0/s"], "above 0"),
+        (["--device", "sa8255p", "--trace", "none.csv"], "cannot read trace"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    folder = stored(tmp_path / "run", row("ort_qnn", "npu", 5e-4))
+    assert sustained([folder, *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.published import load_table, table_names
+from experiments.published.__main__ import main
+from experiments.published.checks import checks, implied_frontiers, write_value
+from experiments.published.rules import density_rule, flow_chart
+
+
+def test_all_sixteen_tables_are_there_and_have_whole_rows() -> None:
+    assert table_names() == tuple(f"R{i}" for i in range(1, 17))
+    for name in table_names():
+        table = load_table(name)
+        assert table.report in {"A", "B"}
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_r1_the_objectives_decide_the_frontier() -> None:
+    by_pair = {implied.objectives: implied for implied in implied_frontiers(load_table("R1"))}
+    by_power = by_pair["latency_s", "power_w"]
+    assert set(by_power.on) == {"SNPE 2.12", "TVM (auto-tuned)", "Core ML (iOS 17)"}
+    by_energy = by_pair["latency_s", "energy_j"]
+    assert by_energy.on == ("SNPE 2.12",)
+    assert set(by_energy.dominated_by.values()) == {"SNPE 2.12"}
+    assert load_table("R1").column("energy_j")[2] == pytest.approx(12.4e-3, rel=1e-2)
+
+
+def test_r1_the_stated_efficiency_does_not_follow_and_the_rest_of_report_a_does() -> None:
+    assert [check.holds for check in checks(load_table("R1"))] == [False] * 4 + [True]
+    for name in ("R2", "R3", "R4", "R5", "R9", "R13"):
+        assert all(check.holds for check in checks(load_table(name)))
+
+
+def test_r7_cutting_per_operator_is_dominated() -> None:
+    (implied,) = implied_frontiers(load_table("R7"))
+    assert implied.dominated_by == {"per operator": "mixed static and dynamic"}
+
+
+def test_r15_the_two_rules_disagree() -> None:
+    assert (density_rule(1.0, 1), flow_chart(1.0)) == ("cpu", "igpu")
+    assert density_rule(0.2, 3) == "igpu"
+    assert density_rule(7.0, 1) == flow_chart(7.0) == "npu"
+    assert density_rule(7.0, 1, fits=False) == "cpu"
+    assert not any(check.holds for check in checks(load_table("R15")))
+
+
+def test_the_command_prints_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "not verified" in capsys.readouterr().out
+    assert main(["R16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["R16"]["rows"][3][3] is None
+    assert main(["R1", "--objectives", "latency_s,gops_per_w"]) == 0
+    assert capsys.readouterr().out.count("frontier by") == 1
+    assert main(["R17"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert main(["R1", "--objectives", "latency_s,price"]) == 2
+    assert "no column 'price'" in capsys.readouterr().err
+
+
+def test_cells_have_the_unit_of_their_column() -> None:
+    assert write_value("clock_hz", 1.2e9) == "1.20 GHz"
+    assert write_value("gops_per_w", 12.6) == "12.6"
+    assert write_value("stated_ratio", 6.4) == "6.4 times"
+    assert write_value("temperature_c", float("nan")) == "-"
