@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import binding, count, names, positive
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,26 +50,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"device name or TOML file, may be repeated (default: {', '.join(DEFAULT_DEVICES)})",
     )
-    parser.add_argument("--backends", type=_names, default=(), metavar="A,B", help="backends (default: all)")
+    parser.add_argument("--backends", type=names, default=(), metavar="A,B", help="backends (default: all)")
     parser.add_argument(
-        "--precisions", type=_names, default=("fp32", "fp16", "int8"), metavar="P,Q", help="default: fp32,fp16,int8"
+        "--precisions", type=names, default=("fp32", "fp16", "int8"), metavar="P,Q", help="default: fp32,fp16,int8"
     )
     parser.add_argument(
-        "--splits", type=_count, default=1, metavar="N", help="split plans to try per device (default: %(default)s)"
+        "--splits", type=count, default=1, metavar="N", help="split plans to try per device (default: %(default)s)"
     )
     parser.add_argument(
         "--objectives",
-        type=_names,
+        type=names,
         default=("latency", "energy"),
         metavar="X,Y",
         help="two or more of latency, energy, power, memory, size, error (default: latency,energy)",
     )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
-    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="compiles at a time (default: 2)")
+    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="compiles at a time (default: 2)")
     parser.add_argument(
         "--bind",
-        type=_binding,
+        type=binding,
         action="append",
         default=[],
         dest="bindings",
@@ -82,37 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         help=".npy or .npz file, or a folder of these or of images (default: random data, labelled so)",
     )
     parser.add_argument(
-        "--time-limit", type=_positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)"
+        "--time-limit", type=positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)"
     )
     return parser
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise argparse.ArgumentTypeError("expected a comma-separated list")
-    return names
-
-
-def _binding(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
-    return name, int(number)
-
-
-def _count(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _integer(text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

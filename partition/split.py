@@ -233,20 +233,24 @@ FOLLOWERS: Final = frozenset({
 # fmt: on
 
 
-def fused_groups(dag: nx.DiGraph[str]) -> tuple[tuple[str, ...], ...]:
+def fused_groups(dag: nx.DiGraph[str], marks: Mapping[str, object] = {}) -> tuple[tuple[str, ...], ...]:
     """Group operators that a compiler would fuse anyway, groups and members in topological order.
 
     An element-wise operator joins the group of its latest producer, unless that would make two groups wait for
-    each other. A node without activations, such as the DequantizeLinear of a weight, joins its only reader.
+    each other, or its mark differs from that of the operator which began the group (`marks`: node -> what must be
+    alike, such as the places that take it). A node without activations, such as the DequantizeLinear of a weight,
+    joins its only reader.
     Cutting only between groups is a restriction, not an equivalence: name it in the result.
     """
-    order = {node: index for index, node in enumerate(dag)}
+    names = list(dag)
+    order = {node: index for index, node in enumerate(names)}
     group: dict[str, int] = {}
     borders: nx.DiGraph[int] = nx.DiGraph()
     fed = {c for t in dag.graph["activations"] for c in t.consumers}
     for node, index in order.items():
         made_by = sorted((p for p in dag.predecessors(node) if p in fed), key=order.__getitem__)
         home = group[made_by[-1]] if made_by and dag.nodes[node]["op_type"] in FOLLOWERS else index
+        home = home if marks.get(names[home]) == marks.get(node) else index
         others = {group[p] for p in dag.predecessors(node) if p in fed} - {home}
         if home in borders and any(nx.has_path(borders, home, other) for other in others):
             home, others = index, others | {home}

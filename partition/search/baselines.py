@@ -18,11 +18,11 @@ from partition.search.plans import Greedy, plan_cost
 from partition.search.problem import ProblemError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from partition.search.arrays import Bools, Floats
+    from partition.search.arrays import Bools, Floats, Ints
     from partition.search.frontier import Frontier
-    from partition.search.problem import Piece, Problem
+    from partition.search.problem import Piece, Place, Problem
 
 THRESHOLD_SHARE: Final = 0.8
 
@@ -102,6 +102,23 @@ class Baselines:
         _, (near, _) = nx.minimum_cut(network, "place 0", "place 1")
         return self._judge("minimum cut", [0 if node in near else 1 for node in range(self._count)])
 
+    def judge(self, name: str, placing: Mapping[str, Place]) -> Strategy:
+        """Cost any other plan that keeps the node order: node -> place."""
+        return self._judge(name, self._numbers(placing))
+
+    def mixed_rule(self, name: str, placing: Mapping[str, Place]) -> Strategy:
+        """Start from a static plan and move the nodes whose latency passes 80 % of a threshold, the best of all.
+
+        A late node goes to the other place that runs it soonest, as in `dynamic_rule`.
+        """
+        start = np.array(self._numbers(placing))
+        times = self._encoded.node_cost[np.arange(self._count), start, 0]
+        plans = [self._moved(start, times > limit) for limit in (-1, *np.unique(times).tolist())]
+        return self._judge(name, min(plans, key=self._latency))
+
+    def _numbers(self, placing: Mapping[str, Place]) -> list[int]:
+        return [self.problem.places.index(placing[node]) for node in self.problem.nodes]
+
     def dynamic_rule(self, home: int, threshold_s: float | None = None) -> Strategy:
         """Move a node off its home place when its predicted latency passes 80 % of a threshold.
 
@@ -109,22 +126,23 @@ class Baselines:
         dispatch of a new segment cost here. Without `threshold_s` every threshold that changes the plan is
         tried and the best one taken, so the rule is shown at its best.
         """
+        start = np.full(self._count, home)
         times = self._encoded.node_cost[:, home, 0]
         if threshold_s is not None:
             limit = THRESHOLD_SHARE * threshold_s / self._encoded.units.latency_s
-            return self._judge(self._rule_name(home), self._moved(home, times > limit))
-        plans = [self._moved(home, times > limit) for limit in (-1, *np.unique(times).tolist())]
+            return self._judge(self._rule_name(home), self._moved(start, times > limit))
+        plans = [self._moved(start, times > limit) for limit in (-1, *np.unique(times).tolist())]
         return self._judge(self._rule_name(home), min(plans, key=self._latency))
 
     def _rule_name(self, home: int) -> str:
         return f"80 % rule from {self.problem.places[home]}"
 
-    def _moved(self, home: int, late: Bools) -> list[int]:
-        cost = np.where(self._encoded.allowed, self._encoded.node_cost[..., 0], np.iinfo(np.int64).max)
-        cost[:, home] = np.iinfo(np.int64).max
-        elsewhere = cost.argmin(1)
-        movable = late & (cost.min(1) < np.iinfo(np.int64).max)
-        return [int(place) for place in np.where(movable, elsewhere, home)]
+    def _moved(self, start: Ints, late: Bools) -> list[int]:
+        never = np.iinfo(np.int64).max
+        cost = np.where(self._encoded.allowed, self._encoded.node_cost[..., 0], never)
+        cost[np.arange(self._count), start] = never
+        movable = late & (cost.min(1) < never)
+        return [int(place) for place in np.where(movable, cost.argmin(1), start)]
 
     def _latency(self, chosen: Sequence[int]) -> int:
         return int(plan_cost(self._encoded, chosen)[0])

@@ -252,10 +252,15 @@ class _Schedules(Residency):
     def _known(self) -> tuple[Ints, list[list[int]]]:
         """Schedule the plans of the sequential frontier in their order: complete schedules, and their decisions."""
         problem = self.encoded.problem
+        # A piece lists the operators inside coarser nodes; the first of each stands for its node.
+        first = {problem.members.get(name, (name,))[0]: name for name in problem.nodes}
         points, paths = [], []
         for plan in search(problem):
             steps = [
-                (self.encoded.node_index[n], problem.places.index(p.place)) for p in plan.segments for n in p.nodes
+                (self.encoded.node_index[first[n]], problem.places.index(p.place))
+                for p in plan.segments
+                for n in p.nodes
+                if n in first
             ]
             key, labels = self._begin()
             for node, place in steps:

@@ -1,0 +1,37 @@
+"""Argument types that the commands share; cheap to import, because --help imports it."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read a comma-separated list, each name once."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("expected a comma-separated list")
+    return names
+
+
+def binding(text: str) -> tuple[str, int]:
+    """Read NAME=SIZE of a symbolic dimension."""
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
+    return name, int(number)
+
+
+def count(text: str) -> int:
+    """Read a whole number of at least 0."""
+    return _integer(text, 0)
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1."""
+    return _integer(text, 1)
+
+
+def _integer(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+    return int(text)

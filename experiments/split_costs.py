@@ -1,0 +1,398 @@
+"""The split search's question about one graph on one device: places, modelled costs, and plans made of its answers.
+
+`experiments.proposals` and `experiments.splits` ask with the same costs, built here from the device's figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from compilers import Action, get_compiler
+from graphs import Graph, Node, extract
+from partition import Device, Figure, Plan, Processor, Segment, activations, compile_units
+from partition.search import (
+    Cost,
+    Piece,
+    Place,
+    Problem,
+    SegmentTable,
+    Space,
+    Tensor,
+    Transfer,
+    additive_table,
+    coarsen,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+FREE: Final = Cost(latency_s=0.0, energy_j=0.0)
+NOTHING: Final = Figure(value=0.0, low=0.0, high=0.0, tag="derived", source="")
+
+
+class CostError(ValueError):
+    """A graph or a device whose splits cannot be costed; the message says what is missing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CutPoint:
+    """One cut of the node order: `position` nodes run on `first`, the others on `second`."""
+
+    position: int
+    first: Place
+    second: Place
+    latency_s: float
+    energy_j: float
+    moved_bytes: int
+
+
+def offered_places(
+    device: Device, backends: Sequence[str], precision: str, *, every_backend: bool = False
+) -> tuple[Place, ...]:
+    """Give each processor the first backend (or every one) that compiles for it, in the precision it has a rate for."""
+    places: list[Place] = []
+    for processor in device.processors:
+        able = [b for b in backends if get_compiler(b).available(Action.COMPILE, device, processor.name)]
+        rate = _precision_on(processor, precision)
+        chosen = able if every_backend else able[:1]
+        places += [Place(processor=processor.name, backend=b, precision=rate) for b in chosen if rate]
+    return tuple(places)
+
+
+def _precision_on(processor: Processor, precision: str) -> str | None:
+    """A processor without fp16 rates runs the float graph in fp32; a QDQ graph is int8 everywhere."""
+    if precision in processor.macs_per_s:
+        return precision
+    return "fp32" if precision == "fp16" and "fp32" in processor.macs_per_s else None
+
+
+def missing_figures(device: Device, places: Sequence[Place]) -> tuple[str, ...]:
+    """Name what the device file lacks for a latency and an energy of every place; it would count nothing."""
+    figures: dict[str, Figure | None] = {"dram.j_per_byte": device.dram_j_per_byte, "handover_s": device.handover_s}
+    for place in places:
+        processor = device.processor(place.processor)
+        where = f"processors.{place.processor}"
+        figures[f"{where}.active_w"] = processor.active_w
+        figures[f"{where}.energy_j_per_mac.{place.precision}"] = processor.energy_j_per_mac.get(place.precision)
+    return tuple(key for key, figure in figures.items() if figure is None)
+
+
+def operator_problem(graph: Graph, device: Device, places: tuple[Place, ...], pins: Mapping[str, str] = {}) -> Problem:
+    """Ask about the operators of a graph, one node each, with costs modelled from the device's figures.
+
+    `pins` maps nodes to the processor they must run on. A tensor handed over in shared DRAM costs the
+    synchronisation, once per processor that reads it, and its way to DRAM and back. Graph inputs and outputs lie
+    in DRAM for every processor; their way is part of what a dispatch costs.
+
+    Raises:
+        CostError: a node or a tensor whose shape, and so whose cost, is not known.
+    """
+    costless = [node.name for node in graph.nodes() if node.macs is None or node.weight_bytes is None]
+    shapeless = [t.name for t in activations(graph) if t.size_bytes is None]
+    if costless or shapeless:
+        what = f"node {costless[0]!r} has no work count" if costless else f"tensor {shapeless[0]!r} has no known shape"
+        raise CostError(f"{what}, so a split of {graph.name} has no modelled cost; bind its dimensions with --bind")
+    io_bytes = _boundary_bytes_by_node(graph)
+    return Problem(
+        nodes=tuple(node.name for node in graph.nodes()),
+        tensors=tuple(
+            Tensor(name=t.name, size_bytes=t.size_bytes or 0, producer=t.producer, consumers=t.consumers)
+            for t in activations(graph)
+        ),
+        places=places,
+        transfers={(a.home, b.home): _transfer(device) for a in places for b in places if a.home != b.home},
+        costs={
+            (node.name, place): _node_cost(node, io_bytes.get(node.name, 0), device, place)
+            for node in graph.nodes()
+            for place in places
+        },
+        dispatch={place: _dispatch(device, place) for place in places},
+        refusals=_refusals(graph, places, pins),
+    )
+
+
+def _boundary_bytes_by_node(graph: Graph) -> dict[str, int]:
+    """Charge each graph input to the first node that reads it, each graph output to its maker."""
+    charged: dict[str, int] = {}
+    for t in activations(graph):
+        ends = [t.consumers[0] if t.consumers and t.producer is None else None, t.producer if t.is_output else None]
+        for node in filter(None, ends):
+            charged[node] = charged.get(node, 0) + (t.size_bytes or 0)
+    return charged
+
+
+def _node_cost(node: Node, io_bytes: int, device: Device, place: Place) -> Cost:
+    """Cost a node as the longer of compute and its weights' way from DRAM; activations stay on the chip.
+
+    The same model as the evaluator's roofline of a segment, which this sum is never below.
+    """
+    processor = device.processor(place.processor)
+    macs, traffic = node.macs or 0, (node.weight_bytes or 0) + io_bytes
+    latency_s = macs / processor.macs_per_s[place.precision].value
+    if device.dram_bytes_per_s is not None:
+        latency_s = max(latency_s, traffic / device.dram_bytes_per_s.value)
+    energy_j = macs * value(processor.energy_j_per_mac.get(place.precision))
+    energy_j += traffic * value(device.dram_j_per_byte) + latency_s * value(processor.active_w)
+    return Cost(latency_s=latency_s, energy_j=energy_j)
+
+
+def _dispatch(device: Device, place: Place) -> Cost:
+    processor = device.processor(place.processor)
+    latency_s = value(processor.dispatch_s)
+    return Cost(latency_s=latency_s, energy_j=latency_s * value(processor.active_w))
+
+
+def _transfer(device: Device) -> Transfer:
+    """A handover in shared DRAM: the synchronisation, and the tensor written and read once."""
+    return Transfer(latency_s=value(device.handover_s), energy_j_per_byte=2 * value(device.dram_j_per_byte))
+
+
+def _refusals(graph: Graph, places: tuple[Place, ...], pins: Mapping[str, str]) -> dict[str, dict[Place, str]]:
+    refusals: dict[str, dict[Place, str]] = {}
+    for place in places:
+        for node, reason in get_compiler(place.backend).unsupported(graph).items():
+            refusals.setdefault(node, {})[place] = reason
+        for node, processor in pins.items():
+            if place.processor != processor:
+                refusals.setdefault(node, {})[place] = f"pinned to {processor}"
+    return refusals
+
+
+def unit_problem(graph: Graph, problem: Problem) -> Problem:
+    """Coarsen an operator problem to what a compiler fuses anyway and quantisation binds.
+
+    Operators that different places take stay apart, or a refusal would spread over a whole fused group. The problem
+    may be coarse already, by what quantisation binds.
+    """
+    owner = {m: name for name in problem.nodes for m in members(problem, [name])}
+    marks = {m: frozenset(problem.refusals.get(name, ())) for m, name in owner.items()}
+    units = [tuple(dict.fromkeys(owner[m] for m in unit)) for unit in compile_units(graph, marks)]
+    return coarsen(problem, units, Space.FUSED_GROUP_BORDERS)
+
+
+def members(problem: Problem, names: Sequence[str]) -> tuple[str, ...]:
+    """Name the operators behind (possibly coarse) nodes."""
+    return tuple(member for name in names for member in problem.members.get(name, (name,)))
+
+
+def moved_bytes(problem: Problem, pieces: Sequence[Piece]) -> int:
+    """Sum the bytes that change memory: each tensor once per other memory that reads it."""
+    return sum(size for _, size in moves(problem, pieces))
+
+
+def moves(problem: Problem, pieces: Sequence[Piece]) -> tuple[tuple[str, int], ...]:
+    """List (tensor, bytes) of every move of a tensor to another memory."""
+    home = _homes(problem, pieces)
+    found = []
+    for t in problem.tensors:
+        origin = t.source if t.producer is None else home[t.producer]
+        wanted = {home[name] for name in t.consumers} | ({t.target} if t.target else set())
+        if origin is not None:
+            found += [(t.name, t.size_bytes)] * len(wanted - {origin})
+    return tuple(found)
+
+
+def _homes(problem: Problem, pieces: Sequence[Piece]) -> dict[str, str]:
+    owner = {node: piece.place.home for piece in pieces for node in piece.nodes}
+    return {name: owner[members(problem, [name])[0]] for name in problem.nodes}
+
+
+def period_s(problem: Problem, pieces: Sequence[Piece]) -> float:
+    """Return the time of the busiest processor: its nodes, dispatches, and the moves that it waits for."""
+    home = _homes(problem, pieces)
+    processor_at = {piece.place.home: piece.place.processor for piece in pieces}
+    load = dict.fromkeys(processor_at.values(), 0.0)
+    place_of = {node: piece.place for piece in pieces for node in piece.nodes}
+    for piece in pieces:
+        load[piece.place.processor] += problem.dispatch.get(piece.place, FREE).latency_s
+    for name in problem.nodes:
+        place = place_of[members(problem, [name])[0]]
+        load[place.processor] += problem.costs[name, place].latency_s
+    for t in problem.tensors:
+        origin = t.source if t.producer is None else home[t.producer]
+        for wanted in {home[name] for name in t.consumers} - {origin}:
+            if origin is not None:
+                load[processor_at[wanted]] += problem.transfers[origin, wanted].cost(t.size_bytes).latency_s
+    return max(load.values())
+
+
+def single_cuts(problem: Problem) -> tuple[CutPoint, ...]:
+    """List every plan that changes the processor once in the node order, with its cost and what it moves."""
+    size, count = _crossing(problem)
+    found = []
+    for first in problem.places:
+        for second in problem.places:
+            if first.processor != second.processor:
+                found += _cuts_of_pair(problem, first, second, size, count)
+    return tuple(found)
+
+
+def _cuts_of_pair(problem: Problem, first: Place, second: Place, size: Array, count: Array) -> list[CutPoint]:
+    work = _sums(problem, first) + _sums(problem, second, backwards=True)
+    opened = [problem.dispatch.get(place, FREE) for place in (first, second)]
+    move = problem.transfers[first.home, second.home]
+    latency = work[0] + sum(o.latency_s for o in opened) + count * move.latency_s + size / move.bytes_per_s
+    energy = work[1] + sum(o.energy_j for o in opened) + count * move.energy_j + size * move.energy_j_per_byte
+    return [
+        CutPoint(
+            position=position,
+            first=first,
+            second=second,
+            latency_s=float(latency[position]),
+            energy_j=float(energy[position]),
+            moved_bytes=int(size[position]),
+        )
+        for position in range(1, len(problem.nodes))
+        if np.isfinite(latency[position])
+    ]
+
+
+def _sums(problem: Problem, place: Place, *, backwards: bool = False) -> Array:
+    """Sum (latency, energy) of the nodes before (or from) each position; infinite where the place refuses one."""
+    rows = np.zeros((2, len(problem.nodes)))
+    for number, node in enumerate(problem.nodes):
+        cost = problem.costs.get((node, place))
+        refused = cost is None or place in problem.refusals.get(node, {})
+        rows[:, number] = np.inf if refused or cost is None else (cost.latency_s, cost.energy_j)
+    none = np.zeros((2, 1))
+    if backwards:
+        return np.concatenate([rows[:, ::-1].cumsum(1)[:, ::-1], none], axis=1)
+    return np.concatenate([none, rows.cumsum(1)], axis=1)
+
+
+def _crossing(problem: Problem) -> tuple[Array, Array]:
+    """Return per position of the order the bytes and the number of tensors made before it and read after it."""
+    index = {name: number for number, name in enumerate(problem.nodes)}
+    size, count = np.zeros(len(problem.nodes) + 1), np.zeros(len(problem.nodes) + 1)
+    for t in problem.tensors:
+        if t.producer is not None and t.consumers:
+            reach = slice(index[t.producer] + 1, max(index[name] for name in t.consumers) + 1)
+            size[reach] += t.size_bytes
+            count[reach] += 1
+    return size, count
+
+
+def crossing_bytes(problem: Problem) -> Array:
+    """Return, per position 0..n of the node order, the bytes that a cut there would hand over."""
+    return _crossing(problem)[0]
+
+
+def peak_memory_table(graph: Graph, problem: Problem) -> SegmentTable:
+    """Build the costs of all segments with a peak memory: the segment's weights and the activations alive then.
+
+    Latency, energy and dispatch add up as in the problem. Activations live in shared memory, so all those of the
+    graph that are alive while a node runs count, whoever made them.
+    """
+    table = additive_table(problem)
+    weights = {node.name: node.weight_bytes or 0 for node in graph.nodes()}
+    total = np.append(0, np.cumsum([sum(weights[m] for m in members(problem, [n])) for n in problem.nodes]))
+    alive = _alive_bytes(problem)
+    for start in range(len(problem.nodes)):
+        peak = np.maximum.accumulate(alive[start:])
+        rows = table.rows[start, start + 1 :, :, 2]
+        rows[:] = (peak + total[start + 1 :] - total[start])[:, None]
+    return table
+
+
+def _alive_bytes(problem: Problem) -> Array:
+    index = {name: number for number, name in enumerate(problem.nodes)}
+    alive = np.zeros(len(problem.nodes))
+    for t in problem.tensors:
+        first = 0 if t.producer is None else index[t.producer]
+        last = max((index[name] for name in t.consumers), default=first)
+        alive[first : last + 1] += t.size_bytes
+    return alive
+
+
+def lower_bounds(graph: Graph, device: Device, problem: Problem, is_exact: Callable[[Place], bool]) -> SegmentTable:
+    """Bound the cost of every segment from below: the device's best figures, weights and boundary tensors once.
+
+    `is_exact(place)` says where the evaluator itself models with the figures' typical values; there the bound is
+    the model, so that only the others have to be found out by compiling. Elsewhere fp16 halves a float graph's bytes.
+    """
+    table = additive_table(problem)
+    work = {node.name: (node.macs or 0, node.weight_bytes or 0) for node in graph.nodes()}
+    rows = np.array([[sum(w) for w in zip(*(work[m] for m in members(problem, [n])), strict=True)]
+                     for n in problem.nodes], dtype=float)  # fmt: skip
+    sums = np.concatenate([np.zeros((1, 2)), rows.cumsum(0)])
+    macs, weights = (sums[None, :, k] - sums[:, None, k] for k in (0, 1))
+    traffic = weights + _boundary_bytes(graph, problem)
+    for number, place in enumerate(problem.places):
+        latency, energy = _least(device, place, macs, traffic, exact=is_exact(place))
+        refused = ~np.isfinite(table.rows[:, :, number, 0])
+        table.rows[:, :, number, 0] = np.where(refused, np.inf, latency)
+        table.rows[:, :, number, 1] = np.where(refused, np.inf, energy)
+    return SegmentTable(table.rows)
+
+
+def _least(device: Device, place: Place, macs: Array, traffic: Array, *, exact: bool) -> tuple[Array, Array]:
+    processor = device.processor(place.processor)
+
+    def best(figure: Figure | None, *, low: bool) -> float:
+        figure = figure or NOTHING
+        return figure.value if exact else figure.low if low else figure.high
+
+    if place.precision == "fp16" and not exact:
+        traffic = traffic / 2
+    latency = macs / best(processor.macs_per_s[place.precision], low=False)
+    if device.dram_bytes_per_s is not None:
+        latency = np.maximum(latency, traffic / best(device.dram_bytes_per_s, low=False))
+    latency = np.maximum(latency, 1e-9) + best(processor.dispatch_s, low=True)
+    energy = macs * value(processor.energy_j_per_mac.get(place.precision)) + traffic * value(device.dram_j_per_byte)
+    return latency, energy + latency * value(processor.active_w)
+
+
+def _boundary_bytes(graph: Graph, problem: Problem) -> Array:
+    """Sum, for every segment [start, stop) of the node order, the bytes of its inputs and outputs."""
+    index = {name: number for number, name in enumerate(problem.nodes)}
+    outputs = {spec.name for spec in graph.outputs()}
+    start, stop = np.ogrid[: len(index) + 1, : len(index) + 1]
+    total = np.zeros((len(index) + 1, len(index) + 1))
+    for t in problem.tensors:
+        made = -1 if t.producer is None else index[t.producer]
+        read = [index[name] for name in t.consumers]
+        inside = np.zeros(total.shape, bool)
+        for reader in read:
+            inside |= (start <= reader) & (reader < stop)
+        own = (start <= made) & (made < stop)
+        leaves = own & ((max(read, default=-1) >= stop) | (t.name in outputs))
+        total += t.size_bytes * ((inside & ~own).astype(int) + leaves)
+    return total
+
+
+def plan_of(graph: Graph, variant: Graph, device: Device, pieces: Sequence[Piece]) -> Plan:
+    """Cut the graph: one segment per piece, each a valid model by itself."""
+    return Plan(graph_digest=graph.digest, segments=tuple(segment_of(variant, device, piece) for piece in pieces))
+
+
+def segment_of(variant: Graph, device: Device, piece: Piece) -> Segment:
+    """Make the segment of one piece."""
+    return Segment(
+        graph=extract(variant, piece.nodes),
+        device=device,
+        processor=piece.place.processor,
+        compiler=piece.place.backend,
+        precision=piece.place.precision,
+    )
+
+
+def handed_over(graph: Graph, pieces: Sequence[Piece]) -> tuple[str, ...]:
+    """List the tensors that one piece makes and another one reads."""
+    owner = {node: index for index, piece in enumerate(pieces) for node in piece.nodes}
+    return tuple(
+        t.name
+        for t in activations(graph)
+        if t.producer is not None and any(owner[c] != owner[t.producer] for c in t.consumers)
+    )
+
+
+def value(figure: Figure | None) -> float:
+    """Return a figure's value; one that the device file lacks counts nothing (`missing_figures` names it)."""
+    return 0.0 if figure is None else figure.value

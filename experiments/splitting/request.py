@@ -1,0 +1,309 @@
+"""The command line checked and turned into the search's question."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final
+
+from compilers import Action, get_compiler
+from experiments import job, store
+from experiments.candidates import known_backends, variants
+from experiments.job import UserError
+from experiments.split_costs import CostError, missing_figures, offered_places, operator_problem, unit_problem
+from experiments.splitting.costs_file import read_costs
+from graphs import Calibration, Graph, GraphError
+from partition import (
+    PRECISIONS,
+    CalibrationFileError,
+    CalibrationSet,
+    Device,
+    DeviceError,
+    load_calibration,
+    load_device,
+    quantised_units,
+)
+from partition.search import Constraints, Objective, Place, Problem, ProblemError, Space, coarsen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KNOWN_OBJECTIVES: Final[tuple[Objective, ...]] = ("latency", "energy", "memory", "period")
+SPACES: Final = {
+    "layers": Space.SINGLE_TENSOR_CUTS,
+    "units": Space.CONVEX_CUTS,
+    "order": Space.ORDER_CUTS,
+    "convex": Space.CONVEX_CUTS,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line as values."""
+
+    model: str
+    device: str
+    mode: str
+    backends: Sequence[str]
+    precision: str
+    objectives: Sequence[str]
+    deadline: float | None
+    power_cap: float | None
+    memory_cap: float | None
+    period_cap: float | None
+    pins: Sequence[tuple[str, str]]
+    max_segments: int | None
+    space: str | None
+    oracle: str
+    gap: float
+    max_compiles: int | None
+    contention: float
+    costs: Path | None
+    verify: int
+    out: Path
+    seed: int
+    bindings: Sequence[tuple[str, int]]
+    calibration: Path | None
+    time_limit: int
+
+    @property
+    def where(self) -> str:
+        """Where to cut: what was asked, else every operator of a cost file, else the borders of fused groups."""
+        return self.space or ("convex" if self.costs else "units")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options once they are known to make sense.
+
+    `variant` is the graph that is cut: the float graph or its QDQ form. `operators` asks about its operators (in
+    a QDQ graph, about what quantisation binds), `problem` about what the search may cut between.
+    """
+
+    options: Options
+    graph: Graph
+    variant: Graph
+    device: Device
+    places: tuple[Place, ...]
+    operators: Problem
+    problem: Problem
+    space: Space
+    objectives: tuple[Objective, ...]
+    constraints: Constraints
+    calibration: Calibration
+    latencies: CalibrationSet
+    folder: Path
+    notes: tuple[str, ...]
+
+    @property
+    def wants_memory(self) -> bool:
+        """Tell whether a segment's peak memory takes part."""
+        return "memory" in self.objectives or self.constraints.memory_cap_bytes is not None
+
+
+def check(options: Options) -> Request:
+    """Load what the options name and see that they fit together.
+
+    Raises:
+        UserError: they do not; the message is one sentence with the way out.
+    """
+    objectives = _objectives(options)
+    _check_combination(options, objectives)
+    try:
+        device = load_device(options.device)
+        backends = known_backends(options.backends)
+        asked = _model_options(options)
+        graph = job.load_model(asked)
+        calibration = job.calibration_for(graph, asked)
+        latencies = load_calibration()
+        folder = options.out / _run_name(graph, options, calibration)
+        store.open_run(folder)
+        variant = _variant(graph, options, calibration)
+        operators, places = _question(variant, device, backends, options)
+        problem = unit_problem(variant, operators) if options.where == "units" else operators
+    except (DeviceError, GraphError, CalibrationFileError, store.StoreError, CostError, ProblemError) as error:
+        raise UserError(str(error)) from error
+    except KeyError as error:
+        raise UserError(error.args[0]) from error
+    _check_pins(options, problem)
+    return Request(
+        options=options,
+        graph=graph,
+        variant=variant,
+        device=device,
+        places=places,
+        operators=operators,
+        problem=problem,
+        space=SPACES[options.where],
+        objectives=objectives,
+        constraints=_constraints(options),
+        calibration=calibration,
+        latencies=latencies,
+        folder=folder,
+        notes=_notes(device, places, calibration, options),
+    )
+
+
+def _objectives(options: Options) -> tuple[Objective, ...]:
+    default = ("period", "energy") if options.mode == "pipelined" else ("latency", "energy")
+    asked = tuple(options.objectives) or default
+    unknown = [o for o in asked if o not in KNOWN_OBJECTIVES]
+    if unknown:
+        raise UserError(f"unknown objective {unknown[0]!r} (known: {', '.join(KNOWN_OBJECTIVES)})")
+    if len(asked) < 2:
+        raise UserError("a frontier needs at least two objectives, for example --objectives latency,energy")
+    return tuple(known for name in asked for known in KNOWN_OBJECTIVES if known == name)
+
+
+def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> None:
+    """Refuse what a mode or a way of searching has no proof for, rather than ignore it."""
+    pipelined = options.mode == "pipelined"
+    memory = "memory" in objectives or options.memory_cap is not None
+    wrong = {
+        f"unknown precision {options.precision!r} (known: {', '.join(PRECISIONS)})": options.precision
+        not in PRECISIONS,
+        "a period is what --mode pipelined has; ask for it there": not pipelined
+        and ("period" in objectives or options.period_cap is not None),
+        "--mode parallel finds the frontier of latency and energy, under --deadline and --pin alone": options.mode
+        == "parallel"
+        and (
+            objectives != ("latency", "energy")
+            or any(x is not None for x in (options.power_cap, options.memory_cap, options.max_segments))
+        ),
+        "--oracle compile is for --mode sequential and pipelined": options.oracle == "compile"
+        and options.mode == "parallel",
+        "--oracle compile takes no --costs: it asks the compilers": options.oracle == "compile"
+        and options.costs is not None,
+        "peak memory and --oracle compile need a cost per segment, which --space units and order have": (
+            memory or options.oracle == "compile"
+        )
+        and options.where not in {"units", "order"},
+        "peak memory comes from the model, so not with --oracle compile": memory and options.oracle == "compile",
+        "--gap is for --oracle compile, or for latency and energy without other constraints than --pin": options.gap > 0
+        and options.oracle == "model"
+        and (
+            options.mode != "sequential"
+            or objectives != ("latency", "energy")
+            or _constraints(options) != Constraints()
+        ),
+        "--max-compiles is for --oracle compile": options.max_compiles is not None and options.oracle == "model",
+    }
+    for message, applies in wrong.items():
+        if applies:
+            raise UserError(message)
+
+
+def _constraints(options: Options) -> Constraints:
+    """Return the limits; pins are refusals of the problem."""
+    return Constraints(
+        deadline_s=options.deadline,
+        power_cap_w=options.power_cap,
+        memory_cap_bytes=options.memory_cap,
+        period_s=options.period_cap,
+        max_segments=options.max_segments,
+    )
+
+
+def _model_options(options: Options) -> job.Options:
+    return job.Options(
+        model=options.model,
+        devices=(options.device,),
+        backends=options.backends,
+        precisions=(options.precision,),
+        splits=0,
+        objectives=("latency", "energy"),
+        out=options.out,
+        seed=options.seed,
+        jobs=1,
+        bindings=options.bindings,
+        calibration=options.calibration,
+        time_limit=options.time_limit,
+    )
+
+
+def _variant(graph: Graph, options: Options, calibration: Calibration) -> Graph:
+    made = variants(graph, [options.precision], calibration, options.out / "build")[options.precision]
+    if isinstance(made, GraphError):
+        raise UserError(f"{options.precision}: {made}")
+    return made
+
+
+def _question(
+    variant: Graph, device: Device, backends: Sequence[str], options: Options
+) -> tuple[Problem, tuple[Place, ...]]:
+    """Build the problem per operator; the operators of a QDQ graph are what quantisation binds."""
+    pins = dict(options.pins)
+    if options.costs is not None:
+        problem = read_costs(options.costs, variant, device, backends, options.precision, pins)
+    else:
+        places = offered_places(device, backends, options.precision, every_backend=bool(options.backends))
+        _check_places(device, places, backends, options.precision)
+        _check_pinned(pins, variant, places)
+        problem = operator_problem(variant, device, places, pins)
+    if options.precision == "int8":
+        units = quantised_units(variant)
+        if len(units) < len(problem.nodes):
+            problem = coarsen(problem, units, Space.FUSED_GROUP_BORDERS)
+    return problem, problem.places
+
+
+def _check_places(device: Device, places: Sequence[Place], backends: Sequence[str], precision: str) -> None:
+    if len(places) > 1:
+        return
+    reasons = []
+    for processor in device.processors:
+        if processor.name not in {place.processor for place in places}:
+            able = [b for b in backends if get_compiler(b).available(Action.COMPILE, device, processor.name)]
+            why = f"the device file has no {precision} rate" if able else "no backend here compiles for it"
+            reasons.append(f"{processor.name}: {why}")
+    have = f"only {places[0]}" if places else "no place"
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    raise UserError(
+        f"a split needs two places, and {device.name} offers {have} in {precision}{why}; "
+        "choose another device, --precision or --backends"
+    )
+
+
+def _check_pinned(pins: dict[str, str], variant: Graph, places: Sequence[Place]) -> None:
+    names = [node.name for node in variant.nodes()]
+    processors = list(dict.fromkeys(place.processor for place in places))
+    for node, processor in pins.items():
+        if node not in names:
+            close = difflib.get_close_matches(node, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UserError(f"--pin: the graph has no node {node!r}{hint}")
+        if processor not in processors:
+            raise UserError(f"--pin: {node!r} cannot go to {processor!r}; the places are on {', '.join(processors)}")
+
+
+def _check_pins(options: Options, problem: Problem) -> None:
+    """See that nodes which quantisation binds are not pinned apart."""
+    pins = dict(options.pins)
+    for name in problem.nodes:
+        wanted = {pins[m]: m for m in problem.members.get(name, (name,)) if m in pins}
+        if len(wanted) > 1:
+            pairs = " and ".join(f"{node!r} to {processor}" for processor, node in wanted.items())
+            raise UserError(f"--pin: {pairs} cannot be, for quantisation binds them; pin them to one processor")
+
+
+def _notes(device: Device, places: Sequence[Place], calibration: Calibration, options: Options) -> tuple[str, ...]:
+    notes = []
+    missing = () if options.costs else missing_figures(device, places)
+    if missing:
+        notes.append(f"{device.name} gives no {', '.join(missing)}: that counts nothing in the model")
+    if options.precision == "int8" and calibration.is_random:
+        notes.append("int8 ranges come from random data: they tell cost, not accuracy (--calibration)")
+    return tuple(notes)
+
+
+def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
+    """Name the run by what it depends on, so that the same command finds, and resumes, its own results."""
+    left_out = {"out", "verify", "time_limit", "model", "calibration"}
+    key = {k: v for k, v in dataclasses.asdict(options).items() if k not in left_out}
+    if options.costs is not None and options.costs.is_file():
+        key["costs"] = hashlib.sha256(options.costs.read_bytes()).hexdigest()
+    text = json.dumps([graph.digest, calibration.digest, key], sort_keys=True, default=str)
+    return f"{graph.name}-splits-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
