@@ -1,6 +1,6 @@
 """Segment in, Artefact out: one backend per file, behind one interface."""
 
-from compilers.adapter import Action, Compiler, CompilerError, Session
+from compilers.adapter import Action, Cause, Compiler, CompilerError, Session, StartError
 from compilers.artefact import (
     Artefact,
     Estimate,
@@ -14,25 +14,32 @@ from compilers.artefact import (
 from compilers.ort_session import reference_session
 from compilers.registry import compiler_names, get_compiler
 from compilers.sandbox import Limits, cancel_children, compile_segment, in_child
+from compilers.trace import NodeTrace, Trace, longest_chain, trace_by_node
 
 __all__ = [
     "Action",
     "Artefact",
+    "Cause",
     "Compiler",
     "CompilerError",
     "Estimate",
     "Latency",
     "Limits",
+    "NodeTrace",
     "Placement",
     "Session",
     "Source",
+    "StartError",
+    "Trace",
     "cancel_children",
     "compile_segment",
     "compiler_names",
     "get_compiler",
     "in_child",
+    "longest_chain",
     "read_artefact",
     "reference_session",
+    "trace_by_node",
     "tree_size_bytes",
     "write_artefact",
 ]

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from compilers.artefact import Artefact, Estimate, Placement
+    from compilers.trace import Trace
     from graphs import Graph
     from partition import Device, Segment
+
+
+# What a compiler says about an artefact: of use here, not on a device.
+_REPORTS = frozenset({".json", ".csv"})
 
 
 class Action(enum.StrEnum):
@@ -30,20 +35,44 @@ class Action(enum.StrEnum):
     ESTIMATE = "estimate"
 
 
-class CompilerError(RuntimeError):
-    """A backend refused or failed: `reason` is one sentence, `log` what the vendor printed."""
+class Cause(enum.StrEnum):
+    """Why a node is not on the processor asked for, as far as the backend tells."""
 
-    def __init__(self, reason: str, *, log: str = "") -> None:
+    OPERATOR = "operator unsupported"
+    DTYPE = "dtype unsupported"
+    SHAPE = "shape unsupported"
+    ATTRIBUTE = "attribute unsupported"
+    CHECK = "dtype, shape or attribute unsupported"
+    DYNAMIC = "dynamic shape or parameter"
+    OPTION = "left to the CPU by an option"
+    CLAIMED = "claimed, then refused"
+    LIBRARY = "library missing"
+    PROFILE = "refused by the profile"
+    UNTOLD = "the backend gives no reason"
+
+
+class CompilerError(RuntimeError):
+    """A backend refused or failed: `reason` is one sentence, `log` what the vendor printed.
+
+    `nodes` maps each node that the backend named as refused to its reason; empty when it named none.
+    """
+
+    def __init__(self, reason: str, *, log: str = "", nodes: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.log = log
+        self.nodes = dict(nodes or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_error, (self.reason, self.log)
+        return _rebuild_error, (type(self), self.reason, self.log, self.nodes)
 
 
-def _rebuild_error(reason: str, log: str) -> CompilerError:
-    return CompilerError(reason, log=log)
+class StartError(CompilerError):
+    """The backend could not start at all, so it says nothing about the graph; a rerun may find it mended."""
+
+
+def _rebuild_error(kind: type[CompilerError], reason: str, log: str, nodes: dict[str, str]) -> CompilerError:
+    return kind(reason, log=log, nodes=nodes)
 
 
 class Session(abc.ABC):
@@ -106,9 +135,18 @@ class Compiler(abc.ABC):
         """Map each node that this backend is known to refuse to its reason."""
         return {}
 
+    def cause(self, reason: str) -> Cause:  # noqa: ARG002
+        """Tell which kind of cause a reason of `unsupported`, `placement` or a `CompilerError` states."""
+        return Cause.UNTOLD
+
     def load(self, artefact: Artefact) -> Session:
         """Load an artefact for running here."""
         raise CompilerError(f"{self.name} cannot run {artefact.main_file.name} on this machine")
+
+    def packings(self, artefact: Artefact) -> Mapping[str, tuple[Path, ...]]:
+        """Map each way to pack an artefact for a device to its files, the one that a runtime loads first."""
+        files = (artefact.directory / name for name in artefact.files)
+        return {"whole": tuple(path for path in files if path.suffix not in _REPORTS)}
 
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the cost that the artefact's own files tell, without running it."""
@@ -117,6 +155,10 @@ class Compiler(abc.ABC):
     def placement(self, artefact: Artefact) -> Placement:
         """Return where each node went, from what the compiler wrote, not from what was asked."""
         raise CompilerError(f"{self.name} does not tell where the nodes of {artefact.main_file.name} run")
+
+    def trace(self, artefact: Artefact) -> Trace:
+        """Return what each unit of the simulated chip did when, for an artefact compiled to keep that."""
+        raise CompilerError(f"{self.name} keeps no trace of {artefact.main_file.name}")
 
 
 def missing_package(module: str, distribution: str) -> str | None:

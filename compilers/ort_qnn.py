@@ -20,15 +20,21 @@ from compilers.ort_session import OrtSession
 from compilers.qnn import estimate as simulation
 from compilers.qnn import wheel
 from compilers.qnn.chip import target
+from compilers.qnn.context import EMBEDDED_FILE, embed_context
+from compilers.qnn.optrace import LOG_SUFFIX, SCHEMATIC_SUFFIX, read_trace, trace_files
 from compilers.qnn.placement import read_partitioning
 from compilers.qnn.prepare import CONTEXT_FILE, LOG_FILE, compile_context
+from compilers.qnn.refusals import cause_of, refused_operators
 from compilers.qnn.session import npu_session, sdk_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from compilers.adapter import Session
+    from compilers.adapter import Cause, Session
     from compilers.artefact import Estimate, Placement
+    from compilers.trace import Trace
+    from graphs import Graph
     from partition import Device, Segment
 
 _LIBRARIES: Final = (wheel.PLUGIN, wheel.HTP_LIBRARY, wheel.SYSTEM_LIBRARY)
@@ -59,7 +65,9 @@ class OrtQnnCompiler(Compiler):
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the context binary, the profile with the simulation, and the placement with its reasons."""
         chip = target(segment, backend=self.name)
-        found = compile_context(segment.graph, out_dir / "segment.onnx", out_dir, chip.provider_options())
+        model = out_dir / "segment.onnx"
+        found = compile_context(segment.graph, model, out_dir, chip.provider_options(), profiling=chip.profiling)
+        traces = [p.name for suffix in (LOG_SUFFIX, SCHEMATIC_SUFFIX) for p in sorted(out_dir.glob(f"*{suffix}"))]
         files = (CONTEXT_FILE, *sorted(p.name for p in out_dir.glob("context_*.bin")))
         profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
         return Artefact(
@@ -70,25 +78,46 @@ class OrtQnnCompiler(Compiler):
             processor=segment.processor,
             precision=segment.precision,
             directory=out_dir,
-            files=(*files, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
+            files=(*files, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE, *traces),
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
             compile_s=0.0,
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),
+                ("runs_on", "HTP emulator"),
                 ("partitions", str(found.partitions)),
                 *simulation.facts(profile, found, segment.graph, segment.precision),
             ),
         )
+
+    def unsupported(self, graph: Graph) -> Mapping[str, str]:
+        """Map the nodes whose operator the provider never takes; another node may still be refused."""
+        return refused_operators(graph)
+
+    def cause(self, reason: str) -> Cause:
+        """Tell which kind of cause a reason of the provider states."""
+        return cause_of(reason)
 
     def load(self, artefact: Artefact) -> Session:
         """Load the context binary on the HTP emulator."""
         options = {"soc_model": artefact.fact("soc_model"), "vtcm_mb": artefact.fact("vtcm_mb")}
         return HtpEmulatorSession(npu_session(artefact.main_file, options))
 
+    def packings(self, artefact: Artefact) -> Mapping[str, tuple[Path, ...]]:
+        """Give the context binary beside its ONNX file, as it was compiled, and inside it."""
+        embedded = artefact.directory / EMBEDDED_FILE
+        embed_context(artefact.main_file, embedded)
+        binaries = (artefact.directory / name for name in artefact.files if name.endswith(".bin"))
+        return {"external": (artefact.main_file, *binaries), "embedded": (embedded,)}
+
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the simulation that the compiler wrote when it made the context binary."""
         return simulation.estimate(artefact)
+
+    def trace(self, artefact: Artefact) -> Trace:
+        """Return the simulator's trace; needs the option `profiling_level` "optrace"."""
+        log, schematic = trace_files(artefact.directory)
+        return read_trace(log.read_bytes(), schematic.read_bytes(), sdk=artefact.fact("qnn_sdk"))
 
     def placement(self, artefact: Artefact) -> Placement:
         """Return the units that the partitioned session reported, with the provider's reasons."""

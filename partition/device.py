@@ -16,6 +16,7 @@ from partition.dynamics import (
     read_power_states,
     read_thermal,
 )
+from partition.geometry import GpuGeometry, NpuGeometry, read_geometry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,11 +60,15 @@ class Processor:
     ids: Mapping[str, Mapping[str, str]]
     operating_points: tuple[OperatingPoint, ...] = ()
     power_states: PowerStates | None = None
+    tile: NpuGeometry | GpuGeometry | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """A device as the sum of its processors, its memory and what a handover between processors costs."""
+    """A device as the sum of its processors, its memory and what a handover between processors costs.
+
+    `form` is what it is built into ("phone", "board", "laptop"), empty where that follows from the system.
+    """
 
     name: str
     title: str
@@ -74,6 +79,7 @@ class Device:
     handover_s: Figure | None
     sources: Mapping[str, str]
     thermal: Thermal | None = None
+    form: str = ""
 
     def processor(self, name: str) -> Processor:
         """Return the processor of that name.
@@ -129,6 +135,7 @@ def _device(table: Mapping[str, Any], name: str) -> Device:
         handover_s=read.optional(table, "handover_s"),
         sources=sources,
         thermal=read_thermal(table["thermal"], read.within("thermal")) if "thermal" in table else None,
+        form=str(table.get("form", "")),
     )
 
 
@@ -145,7 +152,13 @@ def _processor(name: str, table: Mapping[str, Any], read: _FigureReader) -> Proc
         ids={vendor: {k: str(v) for k, v in ids.items()} for vendor, ids in table.get("ids", {}).items()},
         operating_points=read_points(tuple(table.get("dvfs", ())), read),
         power_states=read_power_states(table["power_states"], read) if "power_states" in table else None,
+        tile=_geometry(name, table, read) if "tile" in table else None,
     )
+
+
+def _geometry(name: str, table: Mapping[str, Any], read: _FigureReader) -> NpuGeometry | GpuGeometry:
+    memory = read.optional(table, "on_chip_bytes")
+    return read_geometry(table.get("kind", name), table["tile"], memory, read.within("tile"))
 
 
 @dataclasses.dataclass(frozen=True)

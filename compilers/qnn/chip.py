@@ -13,9 +13,16 @@ if TYPE_CHECKING:
 
 OPTIMISATION_MODE: Final = "htp_graph_finalization_optimization_mode"
 OFFLOAD_IO: Final = "offload_graph_io_quantization"
+PROFILING: Final = "profiling_level"
+PERFORMANCE_MODE: Final = "htp_performance_mode"
 
 _REFUSED: Final = {"fp32": "the HTP computes in float16 or in integers; ask for fp16 or int8"}
 _MODES: Final = ("0", "1", "2", "3")
+# What the runtime votes for when it opens the artefact on a device; the simulator knows one clock.
+_PERFORMANCE_MODES: Final = (
+    "burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced", "low_power_saver",
+    "power_saver", "sustained_high_performance",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +33,8 @@ class Target:
     vtcm_mb: str
     optimisation_mode: str
     offload_io: str
+    profiling: str = "detailed"
+    performance_mode: str = "burst"
 
     def provider_options(self) -> dict[str, str]:
         """Return the QNN provider's options."""
@@ -34,6 +43,7 @@ class Target:
             "vtcm_mb": self.vtcm_mb,
             OPTIMISATION_MODE: self.optimisation_mode,
             OFFLOAD_IO: self.offload_io,
+            PERFORMANCE_MODE: self.performance_mode,
             # With int8 this is for what the quantiser left in float, and without effect on the rest.
             "enable_htp_fp16_precision": "1",
         }
@@ -45,15 +55,18 @@ class Target:
             ("vtcm_mb", self.vtcm_mb),
             ("optimisation_mode", self.optimisation_mode),
             (OFFLOAD_IO, self.offload_io),
+            (PERFORMANCE_MODE, self.performance_mode),
         )
 
 
 def target(segment: Segment, *, backend: str, fixed_io: bool = False) -> Target:
     """Read the chip and the options of a segment.
 
-    Options: `vtcm_mb` (1 up to what the chip has), `htp_graph_finalization_optimization_mode` (0 to 3) and,
-    unless `fixed_io`, `offload_graph_io_quantization`: "0" (default here) quantises graph inputs on the HTP,
-    so that placement and simulated time cover the whole graph; "1" leaves that to the CPU.
+    Options: `vtcm_mb` (1 up to what the chip has), `htp_graph_finalization_optimization_mode` (0 to 3),
+    `htp_performance_mode` (for the device: the simulation does not depend on it) and, unless `fixed_io`,
+    `offload_graph_io_quantization`: "0" (default here) quantises graph inputs on the HTP, so that placement and
+    simulated time cover the whole graph; "1" leaves that to the CPU; and `profiling_level`: "optrace" keeps the
+    simulator's trace of every tile (`compilers.qnn.optrace`).
 
     Raises:
         CompilerError: an option or the precision is not possible on the chip.
@@ -62,18 +75,23 @@ def target(segment: Segment, *, backend: str, fixed_io: bool = False) -> Target:
     ids = segment.device.processor(segment.processor).ids.get("qnn", {})
     if "soc_model" not in ids:
         raise CompilerError(f"{segment.device.name} has no soc_model for {segment.processor} in its device file")
-    defaults = {"vtcm_mb": ids.get("vtcm_mb", ""), OPTIMISATION_MODE: "2"}
+    defaults = {"vtcm_mb": ids.get("vtcm_mb", ""), OPTIMISATION_MODE: "2", PERFORMANCE_MODE: "burst"}
     if not fixed_io:
-        defaults[OFFLOAD_IO] = "0"
+        defaults |= {OFFLOAD_IO: "0", PROFILING: "detailed"}
     options = read_options(segment, backend=backend, defaults=defaults)
     _choose(OPTIMISATION_MODE, options[OPTIMISATION_MODE], _MODES)
+    _choose(PERFORMANCE_MODE, options[PERFORMANCE_MODE], _PERFORMANCE_MODES)
     offload = options.get(OFFLOAD_IO, "0")
     _choose(OFFLOAD_IO, offload, ("0", "1"))
+    profiling = options.get(PROFILING, "detailed")
+    _choose(PROFILING, profiling, ("detailed", "optrace"))
     return Target(
         soc_model=ids["soc_model"],
         vtcm_mb=_vtcm(options["vtcm_mb"], ids.get("vtcm_mb"), segment.device.name),
         optimisation_mode=options[OPTIMISATION_MODE],
         offload_io=offload,
+        profiling=profiling,
+        performance_mode=options[PERFORMANCE_MODE],
     )
 
 

@@ -16,6 +16,8 @@ DOORS = {
     "graphs.zoo",
     "partition",
     "partition.search",
+    "partition.tile",
+    "partition.tile",
     "compilers",
     "experiments",
 }

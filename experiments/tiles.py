@@ -1,0 +1,72 @@
+"""Tiles on a GPU and an NPU: `python -m experiments.tiles MODEL --gpu NAME --npu NAME`.
+
+The best tile of each operator on each, what each one's best costs on the other, the loss by operator type, heat maps
+and the frontier of latency, energy and on-chip bytes of the heaviest operator. All of it is modelled, unless
+`--simulate` adds what the vendor's own compiler and simulator say.
+
+Exit code: 0 when there is a result, 1 when nothing has tiles, 2 for wrong arguments or a bad model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, run the job and return the exit code."""
+    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    if options.model is None and not options.operators:
+        print("error: give a MODEL (ONNX file or zoo name) or --op, for example --op conv2d:c=64,k=64,y=56,x=56,f=3",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    # What follows imports numpy and onnx, which --help does not need.
+    from experiments.tiles_job import Options, UserError, run
+
+    try:
+        return run(Options(**vars(options)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.tiles",
+        description="Find the best tiles of every operator on a GPU and on an NPU, and what carrying them over costs.",
+    )
+    parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help="ONNX file or zoo name")
+    parser.add_argument(
+        "--op", action="append", default=[], dest="operators", metavar="TEXT",
+        help="an operator instead of a model, for example conv2d:c=64,k=64,y=56,x=56,f=3; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--gpu", default="sm8650", metavar="NAME", help="device of the GPU (default: %(default)s)")
+    parser.add_argument("--npu", default="sa8255p", metavar="NAME", help="device of the NPU (default: %(default)s)")
+    parser.add_argument("--precision", default="fp16", metavar="P", help="of both (default: %(default)s)")
+    parser.add_argument("--npu-precision", default=None, metavar="P", help="of the NPU, where it is another")
+    parser.add_argument("--objective", default="latency", metavar="X", help="latency or energy (default: %(default)s)")
+    parser.add_argument("--vtcm-mb", type=float, default=None, metavar="MB", help="NPU memory (default: the device's)")
+    parser.add_argument(
+        "--simulate", action="store_true",
+        help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",
+    )  # fmt: skip
+    parser.add_argument("--bind", type=_binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+                        help="give a symbolic dimension its size, may be repeated")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    return parser
+
+
+def _binding(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
+    return name, int(number)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

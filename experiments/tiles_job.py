@@ -1,0 +1,252 @@
+"""What `experiments.tiles` does: layers, searches, crossings, files and the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments import store
+from experiments.tiles_cross import Crossing, Loss, cross, losses
+from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses
+from experiments.units import joules, seconds, significant, size
+from graphs import Graph, GraphError, load, zoo
+from partition import DeviceError, load_device
+from partition.tile import (
+    GpuMachine,
+    Layer,
+    NpuMachine,
+    Point,
+    TileError,
+    frontier_gpu,
+    frontier_npu,
+    gpu_machine,
+    layers_of,
+    npu_machine,
+    parse_operator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+_MIB: Final = 1 << 20
+
+
+class UserError(ValueError):
+    """Something the user can mend; the message is the one sentence that says what and how."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line as values."""
+
+    model: str | None
+    operators: Sequence[str]
+    gpu: str
+    npu: str
+    precision: str
+    npu_precision: str | None
+    objective: str
+    vtcm_mb: float | None
+    simulate: bool
+    bindings: Sequence[tuple[str, int]]
+    out: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Request:
+    name: str
+    graph: Graph | None
+    layers: Counter[Layer]
+    refused: dict[str, str]
+    npu: NpuMachine
+    gpu: GpuMachine
+    folder: Path
+
+
+def run(options: Options) -> int:
+    """Do the whole job and return the exit code.
+
+    Raises:
+        UserError: the arguments, the model or the output folder cannot be used.
+    """
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    request = _check(options)
+    if not request.layers:
+        console.print(f"nothing in {request.name} has tiles: {next(iter(request.refused.values()), 'it has no nodes')}")
+        return 1
+    try:
+        crossings = [cross(layer, count, request.npu, request.gpu, options.objective)
+                     for layer, count in request.layers.items()]  # fmt: skip
+    except TileError as error:
+        raise UserError(str(error)) from error
+    matrix = losses(crossings)
+    _write(request, crossings, matrix)
+    _print(request, crossings, matrix, console)
+    if options.simulate:
+        from experiments.tiles_simulate import simulate
+
+        assert request.graph is not None, "_check refuses --simulate without a model"
+        precision = options.npu_precision or options.precision
+        simulate(request.graph, options.npu, precision, options.out / "build", request.folder, console)
+    return 0
+
+
+def _check(options: Options) -> _Request:
+    if options.objective not in ("latency", "energy"):
+        raise UserError(f"unknown objective {options.objective!r}; use latency or energy")
+    if options.model is not None and options.operators:
+        raise UserError("give a MODEL or --op, not both")
+    if options.simulate and options.model is None:
+        raise UserError("--simulate compiles a whole MODEL; give one instead of --op")
+    if options.vtcm_mb is not None and not options.vtcm_mb > 0:
+        raise UserError(f"--vtcm-mb {options.vtcm_mb:g} is no memory size; give more than 0")
+    try:
+        budget = None if options.vtcm_mb is None else options.vtcm_mb * _MIB
+        npu_precision = options.npu_precision or options.precision
+        npu = npu_machine(load_device(options.npu), npu_precision, budget_bytes=budget)
+        gpu = gpu_machine(load_device(options.gpu), options.precision)
+        graph = None if options.model is None else _load(options.model, dict(options.bindings))
+        found, refused = ([parse_operator(t) for t in options.operators], {}) if graph is None else layers_of(graph)
+        name = "operators" if graph is None else graph.name
+        folder = options.out / f"tiles-{name}-{Path(options.gpu).stem}-{Path(options.npu).stem}-{npu_precision}"
+        store.open_run(folder)
+    except (DeviceError, GraphError, TileError, store.StoreError) as error:
+        raise UserError(str(error)) from error
+    return _Request(
+        name=name, graph=graph, layers=_distinct(found), refused=dict(refused), npu=npu, gpu=gpu, folder=folder
+    )
+
+
+def _load(model: str, bind: dict[str, int]) -> Graph:
+    path = Path(model)
+    if path.is_file() or path.suffix or len(path.parts) > 1:
+        return load(path, bind=bind)
+    if model not in zoo.names():
+        raise UserError(
+            f"{model!r} is neither a file nor a zoo model; give an ONNX file or one of {', '.join(zoo.names())}"
+        )
+    return zoo.build(model)
+
+
+def _distinct(layers: Sequence[Layer]) -> Counter[Layer]:
+    """Count layers of the same shape together, under the name of the first."""
+    first: dict[tuple[object, ...], Layer] = {}
+    return Counter(first.setdefault(layer.signature, layer) for layer in layers)
+
+
+_FIELDS: Final = (
+    "operator", "kind", "op_type", "count", "macs", "processor", "tile", "latency_s", "energy_j", "on_chip_bytes",
+    "dram_bytes", "amplification_ratio", "lane_ratio", "carried_tile", "carried_latency_s", "loss_ratio",
+    "carried_refusal", "configurations", "costed", "statement", "parts",
+)  # fmt: skip
+
+
+def _write(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Loss]) -> None:
+    folder = request.folder
+    store.write_csv(folder / "tiles.csv", _FIELDS, _lines(request, crossings))
+    header = tuple(field.name for field in dataclasses.fields(Loss))
+    store.write_csv(folder / "losses.csv", header, (dataclasses.asdict(loss) for loss in matrix))
+    heaviest = max(crossings, key=lambda c: c.layer.macs * c.count).layer
+    npu_front, gpu_front = frontier_npu(heaviest, request.npu), frontier_gpu(heaviest, request.gpu)
+    lines = [
+        *(_point(heaviest, request.npu.name, point) for point in npu_front),
+        *(_point(heaviest, request.gpu.name, point) for point in gpu_front),
+    ]
+    store.write_csv(folder / "frontier.csv", tuple(lines[0]), lines)
+    draw_losses(matrix, request.npu, request.gpu, folder / "losses")
+    draw_heat_maps(heaviest, request.npu, request.gpu, folder / "heat")
+    draw_frontiers(heaviest, npu_front, gpu_front, (request.npu, request.gpu), folder / "frontier")
+
+
+def _point(layer: Layer, processor: str, point: Point[Any]) -> dict[str, object]:
+    return {
+        "operator": layer.name,
+        "processor": processor,
+        "tile": str(point.tile),
+        "latency_s": point.latency_s,
+        "energy_j": point.energy_j,
+        "on_chip_bytes": point.on_chip_bytes,
+    }
+
+
+def _lines(request: _Request, crossings: Sequence[Crossing]) -> Iterator[dict[str, object]]:
+    for c in crossings:
+        about = {"operator": c.layer.name, "kind": c.layer.kind, "op_type": c.layer.op_type, "count": c.count,
+                 "macs": c.layer.macs}  # fmt: skip
+        for processor, best, tile, carried, loss, reason in (
+            (request.npu.name, c.npu, c.gpu_tile_on_npu, c.on_npu, c.npu_loss_ratio, c.on_npu_reason),
+            (request.gpu.name, c.gpu, c.npu_tile_on_gpu, c.on_gpu, c.gpu_loss_ratio, c.on_gpu_reason),
+        ):
+            cost: dict[str, Any] = {f.name: getattr(best.cost, f.name) for f in dataclasses.fields(best.cost)}
+            yield about | cost | {
+                "processor": processor, "tile": str(best.tile), "carried_tile": "" if tile is None else str(tile),
+                "carried_latency_s": None if carried is None else carried.latency_s, "loss_ratio": loss,
+                "carried_refusal": reason, "configurations": best.configurations, "costed": best.costed,
+                "statement": best.statement, "parts": "; ".join(f"{n} {v:.4g}" for n, v in best.cost.parts),
+            }  # fmt: skip
+
+
+def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Loss], console: Console) -> None:
+    from rich.table import Table
+
+    console.print(
+        f"{request.name}: {sum(request.layers.values())} operators with tiles, {len(crossings)} different, on "
+        f"{request.npu.name} and {request.gpu.name}; all figures are modelled (errors: benchmarks/README.md, tiles)",
+        highlight=False,
+    )
+    if request.refused:
+        kinds = Counter(reason.partition(" has no tiles")[0] for reason in request.refused.values())
+        console.print(
+            f"without tiles: {', '.join(f'{n} {k}' for k, n in kinds.most_common())}", style="dim", highlight=False
+        )
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    headings = (
+        "operator", "", "NPU tile", "latency", "energy", "on chip", "lanes", "GPU tile", "latency", "energy",
+        "GPU tile on NPU", "NPU tile on GPU",
+    )  # fmt: skip
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for c in sorted(crossings, key=lambda c: -c.layer.macs * c.count):
+        table.add_row(
+            _short(c.layer), f"x{c.count}", str(c.npu.tile), seconds(c.npu.cost.latency_s), joules(c.npu.cost.energy_j),
+            size(c.npu.cost.on_chip_bytes), _percent(c.npu.cost.lane_ratio), str(c.gpu.tile),
+            seconds(c.gpu.cost.latency_s), joules(c.gpu.cost.energy_j), _loss(c.npu_loss_ratio, c.on_npu_reason),
+            _loss(c.gpu_loss_ratio, c.on_gpu_reason),
+        )  # fmt: skip
+    console.print(table)
+    console.print("\nthroughput lost when a tile is carried over unchanged", style="bold")
+    matrix_table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("kind", "direction", "shapes", "refused", "median", "in total", "chiefly"):
+        matrix_table.add_column(heading)
+    for loss in matrix:
+        matrix_table.add_row(
+            loss.kind, loss.direction, str(loss.layers), str(loss.refused), _loss(loss.median_ratio, "-"),
+            _loss(loss.total_ratio, "-"), loss.cause,
+        )  # fmt: skip
+    console.print(matrix_table)
+    console.print(
+        f"\nwrote tiles.csv, losses.csv, frontier.csv and losses, heat and frontier .png, .svg to {request.folder}"
+    )
+
+
+def _short(layer: Layer) -> str:
+    window = "" if layer.taps == 1 else f" {layer.kernel[0]}x{layer.kernel[1]}"
+    stride = "" if max(layer.stride) == 1 else f"/{max(layer.stride)}"
+    groups = "" if layer.groups == 1 else f" x{layer.groups}"
+    channels = f"{layer.k}" if layer.per_channel else f"{layer.c}>{layer.k}"
+    return f"{layer.kind} {channels}{groups}{window}{stride} {layer.y}x{layer.x}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{significant(100 * ratio, 2)} %"
+
+
+def _loss(ratio: float | None, otherwise: str) -> str:
+    return otherwise.partition(":")[0] if ratio is None else _percent(ratio)

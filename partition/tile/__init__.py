@@ -1,0 +1,66 @@
+"""Tiles of a layer for an NPU-like or a GPU-like memory hierarchy: spaces, legality, cost models and exact search."""
+
+from partition.tile.cost import BandwidthBound, Cost, Machine, Point, operand_conflicts
+from partition.tile.gpu import GpuMachine, GpuSpace, GpuTile, gpu_machine, power_space
+from partition.tile.gpu import evaluate as evaluate_gpu
+from partition.tile.gpu import refusal as gpu_refusal
+from partition.tile.gpu_search import GpuResult, frontier_gpu, search_gpu
+from partition.tile.npu import NpuMachine, NpuSpace, NpuTile, balanced_space, every_space, npu_machine, row_space
+from partition.tile.npu_cost import evaluate as evaluate_npu
+from partition.tile.npu_cost import largest_tile, rows_fetched
+from partition.tile.npu_cost import refusal as npu_refusal
+from partition.tile.operators import (
+    ELEMENT_BYTES,
+    KINDS,
+    Layer,
+    TileError,
+    convolution,
+    layers_of,
+    matmul,
+    normalisation,
+    parse_operator,
+    pool,
+)
+from partition.tile.search import NpuResult, frontier_npu, search_npu
+
+__all__ = [
+    "ELEMENT_BYTES",
+    "KINDS",
+    "BandwidthBound",
+    "Cost",
+    "GpuMachine",
+    "GpuResult",
+    "GpuSpace",
+    "GpuTile",
+    "Layer",
+    "Machine",
+    "NpuMachine",
+    "NpuResult",
+    "NpuSpace",
+    "NpuTile",
+    "Point",
+    "TileError",
+    "balanced_space",
+    "convolution",
+    "evaluate_gpu",
+    "evaluate_npu",
+    "every_space",
+    "frontier_gpu",
+    "frontier_npu",
+    "gpu_machine",
+    "gpu_refusal",
+    "largest_tile",
+    "layers_of",
+    "matmul",
+    "normalisation",
+    "npu_machine",
+    "npu_refusal",
+    "operand_conflicts",
+    "parse_operator",
+    "pool",
+    "power_space",
+    "row_space",
+    "rows_fetched",
+    "search_gpu",
+    "search_npu",
+]

@@ -1,0 +1,78 @@
+"""`python -m experiments.tiles`, whole: files, tables, and bad input in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from experiments.tiles import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_two_operators_end_in_csv_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    operators = ("conv2d:c=32,k=64,y=28,x=28,f=3", "conv2d:c=32,k=32,y=28,x=28,f=3,g=32", "softmax:m=64,k=64")
+    assert main([*(word for text in operators for word in ("--op", text)), "--out", str(tmp_path)]) == 0
+    (folder,) = tmp_path.iterdir()
+    rows = list(csv.DictReader((folder / "tiles.csv").read_text().splitlines()))
+    assert {(row["operator"], row["processor"]) for row in rows} == {
+        (text, processor) for text in operators for processor in ("sa8255p npu", "sm8650 gpu")
+    }
+    for row in rows:
+        assert float(row["latency_s"]) > 0
+        assert "configurations" in row["statement"]
+        assert bool(row["carried_latency_s"]) != bool(row["carried_refusal"])
+        if row["loss_ratio"]:
+            assert 0 <= float(row["loss_ratio"]) < 1
+    losses = list(csv.DictReader((folder / "losses.csv").read_text().splitlines()))
+    assert {row["kind"] for row in losses} == {"conv", "depthwise", "norm"}
+    for name in ("losses", "heat", "frontier"):
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    out = capsys.readouterr().out
+    assert "all figures are modelled" in out
+    assert "throughput lost when a tile is carried over unchanged" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a MODEL"),
+        (["nosuch"], "neither a file nor a zoo model"),
+        (["--op", "reshape:c=1"], "operator 'reshape' has no tiles here"),
+        (["--op", "conv2d:c=0,k=1,y=1,x=1,f=1"], "c=0 is not a size of at least 1"),
+        (["--op", "softmax:m=4,k=4000", "--vtcm-mb", "0.001"], "the smallest tile of all needs 16000"),
+        (["--op", "matmul:m=4,c=4,k=4", "--npu", "a17_pro"], "a17_pro has no tile geometry of an NPU"),
+        (["--op", "matmul:m=4,c=4,k=4", "--gpu", "sa8255p"], "device 'sa8255p' has no processor 'gpu'"),
+        (["--op", "matmul:m=4,c=4,k=4", "--precision", "int8"], "no tile geometry for int8"),
+        (["--op", "matmul:m=4,c=4,k=4", "--objective", "speed"], "use latency or energy"),
+        (["--op", "matmul:m=4,c=4,k=4", "--simulate"], "--simulate compiles a whole MODEL"),
+        (["--op", "matmul:m=4,c=4,k=4", "--vtcm-mb", "0"], "give more than 0"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.vendor("onnxruntime_qnn")
+def test_the_simulator_tells_time_by_memory_and_every_nodes_tiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    assert main(["squeezenet1_1", "--simulate", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert [f"VTCM {mb} MB, mode 2: " in out for mb in (1, 2, 4, 8)] == [True] * 4
+    folder = next(path for path in tmp_path.iterdir() if path.name.startswith("tiles-"))
+    nodes = list(csv.DictReader((folder / "nodes.csv").read_text().splitlines()))
+    assert sum(float(row["hmx_s"]) for row in nodes) > 0
+    artefacts = [json.loads(p.read_text()) for p in (tmp_path / "build").rglob("artefact.json")]
+    assert all(any(name.endswith("_qnn.log") for name in artefact["files"]) for artefact in artefacts)
