@@ -5,10 +5,11 @@ Artefacts: model.dlc (channels-last images, float inputs and outputs with Quanti
     "fp16" it holds float32, which the HTP runtime lowers to float16 when it prepares the DLC),
     channels_last.onnx (the graph it was made of), profile.csv (the compiler's simulation of the same graph
     and options), placement.json, dlc.log, qnn.log.
-Environment: SNPE_ROOT or QAIRT_SDK_ROOT, the root of an SDK, whose snpe-net-run runs the DLC here.
+Environment: SNPE_ROOT or QAIRT_SDK_ROOT, the root of an SDK, whose snpe-net-run then runs the DLC here. Without one,
+    the DLC is loaded back through the system interface of the wheel and runs on its HTP emulator.
 
-Options of a segment: `vtcm_mb` and `htp_graph_finalization_optimization_mode`, as in `compilers.qnn.chip`;
-they set the simulation, the DLC is the same for all.
+Options of a segment: `vtcm_mb`, `htp_graph_finalization_optimization_mode` and `htp_performance_mode`, as in
+`compilers.qnn.chip`; they set the simulation and the run, the DLC is the same for all.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from compilers.artefact import Artefact, tree_size_bytes
 from compilers.qnn import estimate as simulation
 from compilers.qnn import wheel
 from compilers.qnn.chip import Target, target
-from compilers.qnn.dlc import DlcGraph, read_dlc
+from compilers.qnn.dlc import only_graph
 from compilers.qnn.layout import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, channels_last
 from compilers.qnn.placement import Partitioning, partitioning, read_partitioning, write_partitioning
 from compilers.qnn.prepare import LOG_FILE, compile_context, require_npu
+from compilers.qnn.refusals import cause_of, refused_operators
 from compilers.qnn.session import npu_session, sdk_version
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from compilers.adapter import Cause
     from compilers.artefact import Estimate, Placement
     from graphs import Graph
     from partition import Device, Segment
@@ -59,7 +62,7 @@ class SnpeSession(Session):
         self._dlc = dlc
         self._nhwc_inputs = nhwc_inputs
         self._nhwc_outputs = nhwc_outputs
-        self._graph = _only_graph(dlc)
+        self._graph = only_graph(dlc)
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Run once: arrays by name in the layout of the segment's graph, in and out."""
@@ -109,11 +112,11 @@ class SnpeCompiler(Compiler):
     name: ClassVar[str] = "snpe"
 
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:
-        """Return None when a DLC can be written, simulated or (with an SDK) run here, else why not."""
+        """Return None when a DLC can be written, simulated or run here (an SDK goes first), else why not."""
         reason = wheel.why_not_chip(device, processor, self.name) or wheel.why_not_here(*_LIBRARIES)
         if reason is not None:
             return reason
-        if action is Action.RUN:
+        if action is Action.RUN and any(os.environ.get(name) for name in SDK_VARIABLES):
             return _why_no_sdk()
         return wheel.why_not_simulated(device, processor) if action is Action.ESTIMATE else None
 
@@ -133,7 +136,7 @@ class SnpeCompiler(Compiler):
         _simulate(segment.graph, model, out_dir, chip)
         write_partitioning(found, out_dir / simulation.PLACEMENT_FILE)
         profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
-        graph = _only_graph(out_dir / DLC_FILE)
+        graph = only_graph(out_dir / DLC_FILE)
         return Artefact(
             compiler=self.name,
             compiler_version=self.version(),
@@ -148,6 +151,7 @@ class SnpeCompiler(Compiler):
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),
+                ("runs_on", "HTP emulator"),
                 ("dlc_operators", str(len(graph.nodes))),
                 ("nhwc_inputs", "\n".join(last.inputs)),
                 ("nhwc_outputs", "\n".join(last.outputs)),
@@ -155,17 +159,26 @@ class SnpeCompiler(Compiler):
             ),
         )
 
+    def unsupported(self, graph: Graph) -> Mapping[str, str]:
+        """Map the nodes whose operator the provider never takes; another node may still be refused."""
+        return refused_operators(graph)
+
+    def cause(self, reason: str) -> Cause:
+        """Tell which kind of cause a reason of the provider states."""
+        return cause_of(reason)
+
     def load(self, artefact: Artefact) -> Session:
-        """Make the DLC ready to run through the SDK's `snpe-net-run`, on its x86 CPU runtime."""
+        """Load the DLC: with an SDK through its `snpe-net-run` (x86 CPU runtime), else on the wheel's HTP emulator."""
+        edges = {side: tuple(artefact.fact(side).split("\n")) for side in ("nhwc_inputs", "nhwc_outputs")}
         tool = net_run()
-        if tool is None:
-            raise CompilerError(_why_no_sdk() or "snpe-net-run has gone")
-        return SnpeSession(
-            tool,
-            artefact.main_file,
-            nhwc_inputs=tuple(artefact.fact("nhwc_inputs").split("\n")),
-            nhwc_outputs=tuple(artefact.fact("nhwc_outputs").split("\n")),
-        )
+        if tool is not None:
+            return SnpeSession(tool, artefact.main_file, **edges)
+        from compilers.qnn.dlc_session import DlcSession, compose
+
+        chip = {key: artefact.fact(key) for key in ("soc_model", "vtcm_mb", "optimisation_mode")}
+        graph = compose(artefact.main_file, **chip)
+        graph.finalize()
+        return DlcSession(graph, **edges)
 
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the compiler's simulation of the graph that the DLC holds."""
@@ -184,15 +197,14 @@ def net_run() -> Path | None:
 
 
 def _why_no_sdk() -> str | None:
+    """Say what is wrong with the SDK that the environment names."""
     if net_run() is not None:
         return None
     set_here = [f"{name}={os.environ[name]}" for name in SDK_VARIABLES if os.environ.get(name)]
-    if not set_here:
-        return (
-            f"{NET_RUN} is not here: neither {' nor '.join(SDK_VARIABLES)} is set; install Qualcomm's AI "
-            "Runtime SDK and set one of them to its root"
-        )
-    return f"{NET_RUN} is not in {_HOST_TOOLS} below {' or '.join(set_here)}; set it to the root of an SDK"
+    return (
+        f"{NET_RUN} is not in {_HOST_TOOLS} below {' or '.join(set_here)}; set it to the root of an SDK, or unset it "
+        "to run on the wheel's HTP emulator"
+    )
 
 
 def _write_dlc(graph: Graph, model: Path, out_dir: Path, chip: Target) -> Partitioning:
@@ -207,14 +219,15 @@ def _write_dlc(graph: Graph, model: Path, out_dir: Path, chip: Target) -> Partit
         "qnn_ir_backend_path": str(wheel.library(wheel.IR_LIBRARY)),
     }
     found = partitioning(npu_session(model, options, log=log), log, graph)
-    require_npu(found, log)
+    require_npu(found, log, options)
     written = sorted(dump.glob("*.dlc"))
     left = found.left_out()
     if left or len(written) != 1:
         why = f"; the first is {left[0]}: {found.placement.reasons[left[0]]}" if left else ""
         raise CompilerError(
             f"a DLC must hold the whole segment, but {len(left)} nodes were left out and {len(written)} "
-            f"files written{why}; split the graph there, or use ort_qnn"
+            f"files written{why}; split the graph there, or use ort_qnn",
+            nodes={name: found.placement.reasons[name] for name in left},
         )
     written[0].rename(out_dir / DLC_FILE)
     dump.rmdir()
@@ -227,13 +240,6 @@ def _simulate(graph: Graph, model: Path, out_dir: Path, chip: Target) -> None:
         compile_context(graph, model, Path(folder), chip.provider_options())
         for name in (simulation.PROFILE_FILE, LOG_FILE):
             shutil.move(Path(folder) / name, out_dir / name)
-
-
-def _only_graph(path: Path) -> DlcGraph:
-    graphs = read_dlc(path)
-    if len(graphs) != 1:
-        raise CompilerError(f"{path} holds {len(graphs)} graphs, not one")
-    return graphs[0]
 
 
 def _last_line(text: str) -> str:

@@ -22,12 +22,17 @@ from partition.plan import PRECISIONS, Plan, PlanError, Segment, Tile
 
 if TYPE_CHECKING:
     from partition.dag import Activation, activations, to_dag
-    from partition.groups import quantised_units
+    from partition.groups import compile_units, quantised_units
+    from partition.split import Run, fewest_segments, handovers
 
 # Every child process imports this package for its values; networkx arrives with the first graph question.
 _LAZY = {
     "Activation": "partition.dag",
+    "Run": "partition.split",
     "activations": "partition.dag",
+    "compile_units": "partition.groups",
+    "fewest_segments": "partition.split",
+    "handovers": "partition.split",
     "quantised_units": "partition.groups",
     "to_dag": "partition.dag",
 }
@@ -50,13 +55,17 @@ __all__ = [
     "PlanError",
     "PowerStates",
     "Processor",
+    "Run",
     "Segment",
     "Thermal",
     "ThermalNode",
     "Tile",
     "Trip",
     "activations",
+    "compile_units",
     "device_names",
+    "fewest_segments",
+    "handovers",
     "load_calibration",
     "load_device",
     "quantised_units",

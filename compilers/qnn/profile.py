@@ -27,8 +27,8 @@ HEADER: Final = (
     "Event Identifier",
 )
 _BLOCK_START: Final = "Performance Estimates"
-# Where operations have no cost, a row for each follows their count; the name is the ONNX node's.
-_WITHOUT_COST: Final = re.compile(r"(?P<name>.+) : OpId_\d+")
+# Where operations have no cost, a row for each follows their count; the name, where there is one, is the ONNX node's.
+_WITHOUT_COST: Final = re.compile(r"(?:(?P<name>.+) : )?OpId_\d+")
 
 # Row of a block -> (field of HtpEstimate, unit). Rows without a field are headings with the value 0.
 _ROWS: Final = {
@@ -136,11 +136,11 @@ def _estimate(block: Sequence[Mapping[str, str]]) -> HtpEstimate:
             raise _other_version(f"row {row['Event Identifier']!r} says {said}, not a count of {unit}")
         if field is not None:
             values[field] = int(row["Time"])
-    without_cost = tuple(match["name"] for match in named if match is not None)
+    without_cost = [match["name"] for match in named if match is not None]
     if len(without_cost) > values["operations_without_cost"]:
         count = values["operations_without_cost"]
-        raise _other_version(f"it names {len(without_cost)} operations without cost and counts {count}")
-    return HtpEstimate(**values, names_without_cost=without_cost)
+        raise _other_version(f"it lists {len(without_cost)} operations without cost and counts {count}")
+    return HtpEstimate(**values, names_without_cost=tuple(filter(None, without_cost)))
 
 
 def _without_repeats(estimates: Sequence[HtpEstimate], partitions: int) -> tuple[HtpEstimate, ...]:

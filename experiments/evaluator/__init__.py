@@ -1,7 +1,14 @@
 """Plan -> Evaluation | Failure: measure, simulate or model."""
 
 from experiments.evaluator.energy import Energy
-from experiments.evaluator.evaluate import Context, compile_plan, evaluate, is_measured
+from experiments.evaluator.evaluate import (
+    Context,
+    compile_plan,
+    estimate_segment,
+    evaluate,
+    handovers,
+    is_measured,
+)
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.evaluator.measure import Samples, measure
 from experiments.evaluator.values import Evaluation, Failure, Misplacement
@@ -14,7 +21,9 @@ __all__ = [
     "Misplacement",
     "Samples",
     "compile_plan",
+    "estimate_segment",
     "evaluate",
+    "handovers",
     "is_measured",
     "measure",
     "reference_outputs",

@@ -6,9 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from compilers import Action, CompilerError, Estimate, Latency, Source, compile_segment, get_compiler
+from experiments.units import seconds
 from partition import DRAM_BYTES, MACS, CalibrationSet, LatencyModel, Segment, load_device
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from compilers import Limits
@@ -16,33 +18,48 @@ if TYPE_CHECKING:
 _SIXTEEN_BITS = {"uint16", "int16"}
 
 
-def latency_model(segment: Segment, calibration: CalibrationSet) -> LatencyModel | None:
-    """Return the latency model that was fitted for the segment's device, compiler and precision, if one was."""
+def latency_models(segment: Segment, calibration: CalibrationSet) -> tuple[LatencyModel, ...]:
+    """Return the latency models that were fitted for the segment's device, compiler and precision, best first."""
     return calibration.find(segment.device.name, segment.compiler, _precision(segment))
 
 
 def calibrated(
-    segment: Segment, model: LatencyModel, calibration: CalibrationSet, build: Path, limits: Limits
+    segment: Segment, models: Sequence[LatencyModel], calibration: CalibrationSet, build: Path, limits: Limits
 ) -> tuple[Estimate, str]:
-    """Predict the latency of a segment, with the 80 % interval of models that took no part in the fit.
+    """Predict the latency of a segment, with the 80 % interval of graphs that took no part in the fit.
 
-    Compiles the segment for the devices that the model refers to, under the options it was fitted with; an option
-    that the segment sets itself goes before. Returns the estimate and a note that says how good such a prediction is.
+    Compiles the segment for the devices that a latency model refers to, under the options it was fitted with; an
+    option that the segment sets itself goes before. The first of `models` whose references can all simulate the
+    segment predicts. Returns the estimate and a note that says how good such a prediction is.
 
     Raises:
-        CompilerError: a reference cannot compile or simulate the segment, or its MACs are not known.
+        CompilerError: no model's references can simulate the segment, or its MACs are not known.
     """
+    refused: list[CompilerError] = []
+    for model in models:
+        try:
+            return _predicted(segment, model, calibration, build, limits)
+        except CompilerError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def _predicted(
+    segment: Segment, model: LatencyModel, calibration: CalibrationSet, build: Path, limits: Limits
+) -> tuple[Estimate, str]:
     estimates = {name: _reference(segment, name, calibration, build, limits) for name in _needed(model, calibration)}
     terms = {name: estimate.latency.typical_s for name, estimate in estimates.items()}
     predicted_s = model.predict({**terms, **_work(segment, model, estimates, calibration)})
     first = next(iter(estimates.values()))
+    own = model.references == (segment.device.name,)
     latency = Latency(
         typical_s=predicted_s,
         low_s=predicted_s * model.low_ratio,
         high_s=predicted_s * model.high_ratio,
-        source=Source.SIMULATED if model.references == (segment.device.name,) else Source.MODELLED,
+        source=Source.SIMULATED if own else Source.MODELLED,
     )
-    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration)
+    bounds = _compiler_bounds(model, first.latency) if own else ""
+    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration) + bounds
 
 
 def _precision(segment: Segment) -> str:
@@ -86,12 +103,20 @@ def _work(
     return work
 
 
+def _compiler_bounds(model: LatencyModel, simulated: Latency) -> str:
+    """Say what the compiler's own bounds of its simulation come to, with the overhead: it knows its operators best."""
+    name = model.references[0]
+    low, high = (model.predict({name: bound}) for bound in (simulated.low_s, simulated.high_s))
+    return f"; the compiler's own bounds come to {seconds(low)} to {seconds(high)}"
+
+
 def _note(segment: Segment, model: LatencyModel, calibration: CalibrationSet) -> str:
     fitted = dict(calibration.options.get(segment.compiler, ()))
-    other = [f"{key}={value}" for key, value in segment.options if fitted.get(key) != value]
-    outside = f"; not fitted with {', '.join(other)}" if other else ""
+    own = dict(segment.options)
+    used = ", ".join(f"{key}={value}" for key, value in sorted({**fitted, **own}.items()))
+    outside = "" if {**fitted, **own} == fitted else " (the fit was made with other options)"
     return (
-        f"latency predicted from simulations of {', '.join(model.references)} by a fit to {model.models} measured "
-        f"models: on models kept out it is off by {model.error_median:.1%} (median) and "
-        f"{model.error_p90:.1%} (90th percentile), and the interval holds 8 of 10{outside}"
+        f"latency predicted from simulations of {', '.join(model.references)} with {used}{outside} by a fit to "
+        f"{model.models} measured models: on models kept out it is off by {model.error_median:.1%} (median) and "
+        f"{model.error_p90:.1%} (90th percentile), and the interval holds 8 of 10"
     )

@@ -21,7 +21,7 @@ from compilers import (
     compile_segment,
     get_compiler,
 )
-from experiments.evaluator.calibrated import calibrated, latency_model
+from experiments.evaluator.calibrated import calibrated, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
 from experiments.evaluator.roofline import boundary_bytes, roofline
@@ -111,6 +111,20 @@ def evaluate(plan: Plan, artefacts: tuple[Artefact, ...], context: Context) -> E
         return failed.failure(plan)
 
 
+def estimate_segment(segment: Segment, context: Context) -> tuple[Latency, Energy | None]:
+    """Compile one segment and cost it as `evaluate` would, without running it.
+
+    Raises:
+        CompilerError: it cannot be compiled, or nothing tells its cost.
+    """
+    artefact = compile_segment(segment, context.build, context.limits)
+    try:
+        cost = _cost_segment(0, segment, artefact, None, context)
+    except _FailedError as failed:
+        raise failed.error from failed
+    return cost.latency, cost.energy
+
+
 def _run_segment(
     index: int, segment: Segment, artefact: Artefact, tensors: Feed | None, context: Context
 ) -> Run | None:
@@ -153,11 +167,11 @@ def _cost_segment(
 
 def _estimate(segment: Segment, artefact: Artefact, context: Context) -> tuple[Estimate, tuple[str, ...]]:
     """Predict by calibration where the device has one, and say how good that is; else estimate without."""
-    model = latency_model(segment, context.calibration) if context.calibration else None
-    if model is None or context.calibration is None:
+    models = latency_models(segment, context.calibration) if context.calibration else ()
+    if not models or context.calibration is None:
         return _uncalibrated(segment, artefact), ()
     try:
-        estimate, note = calibrated(segment, model, context.calibration, context.build, context.limits)
+        estimate, note = calibrated(segment, models, context.calibration, context.build, context.limits)
     except CompilerError as error:
         return _uncalibrated(segment, artefact), (f"not predicted by calibration: {error.reason}",)
     return estimate, (note,)
@@ -244,14 +258,14 @@ def _sum_up(
         samples=samples[0] if len(samples) == 1 == len(costs) else None,
         notes=tuple(dict.fromkeys(note for c in costs for note in c.notes)),
         compile_s=sum(a.compile_s for a in artefacts),
+        segment_latencies=tuple(c.latency for c in costs),
     )
 
 
 def _sequential_latency(plan: Plan, parts: tuple[Latency, ...]) -> Latency:
-    """Add the segments and one handover between each two on different processors; the weakest source names it."""
+    """Add the segments and one handover per tensor and processor that reads it; the weakest source names it."""
     handover = plan.device.handover_s
-    pairs = zip(plan.segments, plan.segments[1:], strict=False)
-    crossings = sum(a.processor != b.processor for a, b in pairs)
+    crossings = sum(map(len, handovers(plan)))
     low, typical, high = (handover.low, handover.value, handover.high) if handover is not None else (0.0, 0.0, 0.0)
     return Latency(
         typical_s=sum(p.typical_s for p in parts) + crossings * typical,
@@ -259,6 +273,20 @@ def _sequential_latency(plan: Plan, parts: tuple[Latency, ...]) -> Latency:
         high_s=sum(p.high_s for p in parts) + crossings * high,
         source=Source.MODELLED if crossings else min((p.source for p in parts), key=_WEAKEST_FIRST.index),
     )
+
+
+def handovers(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """List, for each segment, the tensors it fetches from another processor; the first reader there fetches for all."""
+    at: dict[str, set[str]] = {}
+    fetched = []
+    for segment in plan.segments:
+        here = segment.processor
+        wanted = [spec.name for spec in segment.graph.inputs()]
+        fetched.append(tuple(name for name in wanted if name in at and here not in at[name]))
+        for name in fetched[-1]:
+            at[name].add(here)
+        at.update({spec.name: {here} for spec in segment.graph.outputs()})
+    return tuple(fetched)
 
 
 def _runs_on(artefacts: tuple[Artefact, ...], costs: tuple[_SegmentCost, ...]) -> str:

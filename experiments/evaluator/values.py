@@ -28,7 +28,8 @@ class Evaluation:
     """What one plan costs, and how that is known.
 
     `output_error` is the worst over the graph's outputs, None when the plan could not be run here;
-    `runs_on` says what ran it. `peak_memory_bytes` is None where nobody can tell.
+    `runs_on` says what ran it. `peak_memory_bytes` is None where nobody can tell. `latency` is the segments' one
+    after the other, handovers included; `segment_latencies` are theirs alone.
     """
 
     plan_digest: str
@@ -44,6 +45,7 @@ class Evaluation:
     samples: Samples | None
     notes: tuple[str, ...]
     compile_s: float
+    segment_latencies: tuple[Latency, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

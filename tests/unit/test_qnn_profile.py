@@ -43,6 +43,21 @@ def test_one_megabyte_of_vtcm_spills_and_is_slower() -> None:
     assert small.spill_bytes > 3_000_000 > full.spill_bytes
 
 
+def test_operations_without_a_cost_are_named_where_the_file_names_them() -> None:
+    """Rows as soc_model 62 gives them for a HardSigmoid, and one without a name (a 3-D convolution in w8a16)."""
+    count = "Missing Ops (Number of Ops with no Costs associated)"
+    row = "0,BACKEND,0,US,BACKEND,SUB-EVENT,"
+    text = read("resnet50_w8a8").replace(f"{row}{count}", f"0,BACKEND,3,US,BACKEND,SUB-EVENT,{count}")
+    text = text.replace(f"{count}\n", f"{count}\n{row}/features.6.block/HardSigmoid : OpId_316\n{row}OpId_2\n")
+    (found,) = read_estimates(text, partitions=1)
+    assert found.operations_without_cost == 3
+    assert found.names_without_cost == ("/features.6.block/HardSigmoid",)
+    with pytest.raises(CompilerError, match="lists 2 operations without cost and counts 1"):
+        read_estimates(
+            text.replace(f",3,US,BACKEND,SUB-EVENT,{count}", f",1,US,BACKEND,SUB-EVENT,{count}"), partitions=1
+        )
+
+
 def test_repeated_blocks_of_partitions_are_counted_once() -> None:
     first, second = read_estimates(read("two_partitions"), partitions=2)
     assert (first.cycles, second.cycles) == (11932, 12411)

@@ -1,0 +1,195 @@
+"""Export public models that Qualcomm's table measures and the zoo lacks, for `experiments.calibrate --models`.
+
+Usage: python benchmarks/export_hub_models.py FOLDER [NAME ...]
+
+Needs the extra `zoo-check` (several GB with torch); nothing is downloaded, the models start untrained. Each file is
+FOLDER/<model id of the table>.onnx with the input size of Qualcomm's AI Hub Models and, where the hub has it, the
+normalisation (x - mean) / std inside the graph (github.com/quic/ai-hub-models, BSD-3, read for this; no code taken).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torchvision
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SYMMETRIC = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_YAMNET_WIDTHS = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+_YAMNET_STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
+KINETICS = ((0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989))
+
+
+class Normalised(nn.Module):
+    """Images of 0..1 in, normalised inside; the first output of the model out."""
+
+    def __init__(self, model: nn.Module, statistics: tuple[tuple[float, ...], ...] | None, rank: int) -> None:
+        super().__init__()
+        self.model = model
+        shape = (1, 3, *[1] * (rank - 2))
+        if statistics:
+            self.register_buffer("mean", torch.tensor(statistics[0]).reshape(shape))
+            self.register_buffer("std", torch.tensor(statistics[1]).reshape(shape))
+        self.statistics = statistics
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        found = self.model((image - self.mean) / self.std if self.statistics else image)
+        return found if isinstance(found, torch.Tensor) else found[0]
+
+
+class FlatPool(nn.Module):
+    """Global average over all positions in rank 3, as the hub's video models have it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0], x.shape[1], -1).mean(dim=2)
+
+
+class DnCnn(nn.Module):
+    """DnCNN-B (Zhang et al. 2017): 20 convolutions of 64 channels, the noise subtracted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(1, 64, 3, padding=1), nn.ReLU()]
+        for _ in range(18):
+            layers += [nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()]
+        self.body = nn.Sequential(*layers, nn.Conv2d(64, 1, 3, padding=1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - self.body(x)
+
+
+class YamNet(nn.Module):
+    """MobileNet-v1 on 96 frames of 64 mel bands, 521 classes (Plakal and Ellis 2020)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(1, 32, 3, 2, 1), nn.ReLU()]
+        channels = 32
+        for width, stride in zip(_YAMNET_WIDTHS, _YAMNET_STRIDES, strict=True):
+            layers += [nn.Conv2d(channels, channels, 3, stride, 1, groups=channels), nn.ReLU()]
+            layers += [nn.Conv2d(channels, width, 1), nn.ReLU()]
+            channels = width
+        self.body = nn.Sequential(*layers)
+        self.classes = nn.Linear(channels, 521)
+
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        return self.classes(self.body(mel).mean((2, 3)))
+
+
+class QuickSrNet(nn.Module):
+    """QuickSRNet-Large times 4 (Berger et al. 2023): 11 inner convolutions, the input repeated and added at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1), nn.Hardtanh(0, 1)]
+        for _ in range(11):
+            layers += [nn.Conv2d(64, 64, 3, padding=1), nn.Hardtanh(0, 1)]
+        self.body = nn.Sequential(*layers, nn.Conv2d(64, 48, 3, padding=1))
+        self.repeat = nn.Conv2d(3, 48, 1, bias=False)
+        self.end = nn.Sequential(nn.Hardtanh(0, 1), nn.PixelShuffle(4))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.end(self.body(image) + self.repeat(image))
+
+
+def main(arguments: list[str]) -> int:
+    """Export the named models, or all, into the folder."""
+    warnings.simplefilter("ignore")
+    folder, names = Path(arguments[0]), arguments[1:] or list(_MODELS)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        build, shape = _MODELS[name]
+        torch.manual_seed(0)
+        _export(build().eval(), torch.rand(shape), folder / f"{name}.onnx")
+        print(name, flush=True)
+    return 0
+
+
+def _export(model: nn.Module, image: torch.Tensor, path: Path) -> None:
+    # The fused attention of PyTorch exports to operators that no NPU compiler takes.
+    torch.backends.mha.set_fastpath_enabled(False)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        torch.onnx.export(model, (image,), str(path), input_names=["image"], opset_version=17, dynamo=False)
+
+
+def _tv(name: str) -> Callable[[], nn.Module]:
+    return lambda: Normalised(torchvision.models.get_model(name, weights=None), IMAGENET, 4)
+
+
+def _timm(name: str, statistics: tuple[tuple[float, ...], ...] = IMAGENET) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import timm
+
+        return Normalised(timm.create_model(name, pretrained=False, scriptable=True, exportable=True), statistics, 4)
+
+    return build
+
+
+def _video(name: str) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        model = torchvision.models.get_model(name, weights=None)
+        model.avgpool = FlatPool()
+        return Normalised(model, KINETICS, 5)
+
+    return build
+
+
+def _hugging_face(name: str, *, normalised: bool, **config: object) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import transformers
+
+        settings = getattr(transformers, f"{name}Config")(attn_implementation="eager", **config)
+        model = getattr(transformers, f"{name}ForImageClassification")(settings)
+        return Normalised(model, IMAGENET if normalised else None, 4)
+
+    return build
+
+
+_IMAGE = (1, 3, 224, 224)
+_CLIP = (1, 3, 16, 112, 112)
+_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "efficientnet_b0": (_tv("efficientnet_b0"), _IMAGE),
+    "regnet": (_tv("regnet_x_3_2gf"), _IMAGE),
+    "wideresnet50": (_tv("wide_resnet50_2"), _IMAGE),
+    "resnext101": (_tv("resnext101_32x8d"), _IMAGE),
+    "levit": (
+        _hugging_face(
+            "Levit", normalised=True, hidden_sizes=[128, 256, 384], num_attention_heads=[4, 6, 8],
+            depths=[2, 3, 4], key_dim=[16, 16, 16], num_labels=1000,
+            down_ops=[["Subsample", 16, 8, 4, 2, 2], ["Subsample", 16, 16, 4, 2, 2]],
+        ),
+        _IMAGE,
+    ),
+    "mobile_vit": (_hugging_face("MobileViT", normalised=False, num_labels=1000), (1, 3, 256, 256)),
+    "dncnn": (DnCnn, (1, 1, 256, 256)),
+    "mobilenet_v4": (_timm("mobilenetv4_conv_medium"), _IMAGE),
+    "repvit": (_timm("repvit_m2_3"), _IMAGE),
+    "resnet_mixed": (_video("mc3_18"), _CLIP),
+    "resnet_2plus1d": (_video("r2plus1d_18"), _CLIP),
+    "beit": (
+        _hugging_face(
+            "Beit", normalised=False, num_labels=1000, use_relative_position_bias=True,
+            use_absolute_position_embeddings=False, use_mask_token=False,
+        ),
+        _IMAGE,
+    ),
+    "inception_v4": (_timm("inception_v4", SYMMETRIC), (1, 3, 299, 299)),
+    "quicksrnetlarge": (QuickSrNet, (1, 3, 128, 128)),
+    "yamnet": (YamNet, (1, 1, 96, 64)),
+    "nasnet": (_timm("nasnetalarge", SYMMETRIC), (1, 3, 331, 331)),
+    "swin_small": (_tv("swin_s"), _IMAGE),
+    "swin_base": (_tv("swin_b"), _IMAGE),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""What `experiments.calibrate` does: read, simulate, fit, write, and say how good it came out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects
+from experiments.calibration.features import OPTIONS, write_simulations
+from experiments.calibration.table import Table, read_table, rows_hash, with_own
+from experiments.calibration.training import DRAM_REFERENCE, by_key, fit_all, samples, training_rows, versions
+from partition import CalibrationSet, LatencyModel, save_calibration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+RUNTIME_NAMES: Final = {"ort_qnn": "onnx", "snpe": "qnn_dlc"}
+
+
+def calibrate(
+    table: Path,
+    *,
+    own: Sequence[Path],
+    models: Sequence[str],
+    result: Path,
+    build: Path,
+    time_limit_s: float,
+    source: str,
+) -> int:
+    """Calibrate and return the exit code of the command.
+
+    Raises:
+        CalibrationError: the table, a model or an argument cannot be used.
+    """
+    console = make_console()
+    chosen = subjects(models)
+    measured = read_all(table, own)
+    fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
+    known = merged(shipped(result), fresh)
+    found, refused = samples(measured.rows, known)
+    groups = by_key(found)
+    fitted = tuple(model for key, group in groups.items() for model in fit_all(key, group))
+    print_refusals(refused, console)
+    if not fitted:
+        console.print("no device has enough measured models that are simulated; nothing is written")
+        return 1
+    used = [row for key, group in groups.items() for row in training_rows(key, group)]
+    calibration = CalibrationSet(
+        models=fitted,
+        options=dict(OPTIONS),
+        dram_reference=DRAM_REFERENCE,
+        trained_on=tuple(sorted({row.model for row in used})),
+        rows_hash=rows_hash(used),
+        rows=len(used),
+        versions=versions(),
+        source=source,
+    )
+    save_calibration(calibration, result)
+    write_simulations(known, result.with_name(SIMULATIONS_NAME))
+    print_fits(fitted, console)
+    console.print(f"\nwrote {result}: {len(fitted)} latency models from {len(used)} rows", highlight=False)
+    return 0
+
+
+def make_console() -> Console:
+    """Return a console that cuts no table where the output is no terminal."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+
+
+def read_all(table: Path, own: Sequence[Path]) -> Table:
+    """Read the table and the user's own measurements, which go before."""
+    measured = read_table(table)
+    for path in own:
+        measured = with_own(measured, read_table(path))
+    return measured
+
+
+def print_refusals(refused: Mapping[tuple[str, str, str], str], console: Console) -> None:
+    """Say which simulated models take no part, and why."""
+    for (model, precision, compiler), reason in sorted(refused.items()):
+        console.print(
+            f"left out: {model} {precision} {RUNTIME_NAMES[compiler]}: {reason}",
+            style="yellow",
+            highlight=False,
+            markup=False,
+        )
+
+
+def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
+    """Print one line per latency model with its held-out errors."""
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    for heading in ("device", "runtime", "precision", "from", "models", "median", "90th percentile", "80 % interval"):
+        grid.add_column(heading)
+    for model in fitted:
+        grid.add_row(
+            model.device,
+            RUNTIME_NAMES[model.compiler],
+            model.precision,
+            ", ".join(model.references),
+            str(model.models),
+            f"{model.error_median:.1%}",
+            f"{model.error_p90:.1%}",
+            f"{model.low_ratio:.2f} to {model.high_ratio:.2f} times",
+        )
+    console.print(grid)
+    console.print("errors on models kept out of the fit, one at a time", style="dim")

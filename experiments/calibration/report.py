@@ -1,0 +1,105 @@
+"""The scores of a validation as text."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from experiments.calibration.command import RUNTIME_NAMES
+from experiments.calibration.validation import Score, is_simulated, score
+from experiments.units import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+    from experiments.calibration.validation import Prediction
+
+_HEADINGS: Final = (
+    "models", "median", "p90", "Spearman", "within 10 %", "in interval", "MACs: median", "p90", "sibling: median",
+    "p90",
+)  # fmt: skip
+_LEAST_ROWS: Final = 5  # below this a median of a device says nothing
+
+
+def print_scores(predictions: Sequence[Prediction], console: Console) -> None:
+    """Print scores by device, runtime and precision, then for chips with and without a simulator."""
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("device", "runtime", "precision", *_HEADINGS):
+        grid.add_column(heading, justify="left" if heading in {"device", "runtime", "precision"} else "right")
+    for key, group in _grouped(predictions):
+        grid.add_row(key[1], RUNTIME_NAMES[key[2]], key[0], *_cells(score(group)))
+    console.print(grid)
+    console.print(
+        "held out by model; errors in percent. MACs: over the device's achieved throughput. sibling: the same model's"
+        " measured latency on another device times a constant, which needs that other device.",
+        style="dim",
+    )
+    for line in summary(predictions):
+        console.print(line, highlight=False)
+
+
+def summary(predictions: Sequence[Prediction]) -> list[str]:
+    """Sum up by precision: all rows of the simulated chips together, and the mean over the other devices."""
+    lines = []
+    for precision in dict.fromkeys(p.row.precision for p in predictions):
+        of_precision = [p for p in predictions if p.row.precision == precision]
+        own = [p for p in of_precision if is_simulated(p.row.device)]
+        if own:
+            lines.append(f"{precision}, chips with a simulator: {_sentence(score(own))}")
+        others = [p for p in of_precision if not is_simulated(p.row.device)]
+        scores = [(key, score(group)) for key, group in _grouped(others)]
+        scores = [(key, found) for key, found in scores if found.count >= _LEAST_ROWS]
+        if scores:
+            devices = len({key[1] for key, _ in scores})
+            lines.append(
+                f"{precision}, other chips: mean over {devices} devices of the median "
+                f"{np.mean([s.median for _, s in scores]):.1f} % and of the 90th percentile "
+                f"{np.mean([s.p90 for _, s in scores]):.1f} %; {_sentence(score(others))}"
+            )
+    return lines
+
+
+def print_worst(misses: Iterable[tuple[Prediction, str]], console: Console) -> None:
+    """Print the worst predictions with their reasons."""
+    console.print("\nworst misses, the worst device of each model, precision and runtime:", style="bold")
+    for p, why in misses:
+        row = p.row
+        console.print(
+            f"  {p.error_ratio:+.0%} {row.model} {row.precision} {RUNTIME_NAMES[row.compiler]} on {row.device}: "
+            f"predicted {seconds(p.predicted_s)}, measured {seconds(row.latency_s)}: {why}",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _grouped(predictions: Sequence[Prediction]) -> list[tuple[tuple[str, str, str], list[Prediction]]]:
+    def key(p: Prediction) -> tuple[str, str, str]:
+        return p.row.precision, p.row.device, p.row.compiler
+
+    return [(k, list(group)) for k, group in groupby(sorted(predictions, key=key), key=key)]
+
+
+def _sentence(found: Score) -> str:
+    return (
+        f"{found.count} rows, median {found.median:.1f} %, 90th percentile {found.p90:.1f} %, Spearman "
+        f"{found.spearman:.3f}, within 10 %: {found.within_10:.0%}, in the 80 % interval: {found.covered:.0%}"
+    )
+
+
+def _cells(found: Score) -> list[str]:
+    naive = (found.macs_median, found.macs_p90, found.sibling_median, found.sibling_p90)
+    return [
+        str(found.count),
+        f"{found.median:.1f}",
+        f"{found.p90:.1f}",
+        f"{found.spearman:.3f}",
+        f"{found.within_10:.0%}",
+        f"{found.covered:.0%}",
+        *("-" if value is None else f"{value:.1f}" for value in naive),
+    ]

@@ -1,0 +1,79 @@
+"""Laws of the fit and of its intervals, whatever the numbers."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.calibration.fit import (
+    fit_relative,
+    interval,
+    leave_one_out,
+    non_negative_least_squares,
+    rank_correlation,
+)
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def best_of_all_subsets(matrix: np.ndarray, target: np.ndarray) -> float:
+    """The squared error of the best non-negative solution, by trying every set of columns."""
+    columns = range(matrix.shape[1])
+    best = float(target @ target)
+    for size in range(1, matrix.shape[1] + 1):
+        for chosen in combinations(columns, size):
+            part = matrix[:, chosen]
+            solution = np.linalg.lstsq(part, target, rcond=None)[0]
+            if (solution >= 0).all():
+                best = min(best, float(np.sum((part @ solution - target) ** 2)))
+    return best
+
+
+@given(SEEDS, st.integers(2, 20), st.integers(1, 5))
+def test_the_solution_is_the_best_of_all_that_are_not_negative(seed: int, rows: int, columns: int) -> None:
+    random = np.random.default_rng(seed)
+    matrix = random.random((rows, columns)) * random.choice([1e-9, 1.0, 1e6], columns)
+    target = random.standard_normal(rows) + 0.5
+    solution = non_negative_least_squares(matrix, target)
+    assert (solution >= 0).all()
+    error = float(np.sum((matrix @ solution - target) ** 2))
+    assert error <= best_of_all_subsets(matrix, target) * (1 + 1e-6) + 1e-9
+
+
+@given(SEEDS, st.integers(6, 30))
+def test_a_true_linear_law_is_found_and_predicts_what_was_kept_out(seed: int, rows: int) -> None:
+    random = np.random.default_rng(seed)
+    terms = np.column_stack([np.ones(rows), random.uniform(1e-4, 1e-1, (rows, 2))])
+    truth = np.array([2e-4, 0.9, 0.3])
+    latency = terms @ truth
+    np.testing.assert_allclose(fit_relative(terms, latency), truth, rtol=1e-6)
+    np.testing.assert_allclose(leave_one_out(terms, latency), latency, rtol=1e-6)
+
+
+@given(SEEDS, st.floats(2.0, 20.0))
+def test_one_row_of_another_graph_does_not_bend_the_fit(seed: int, factor: float) -> None:
+    random = np.random.default_rng(seed)
+    terms = np.column_stack([np.ones(20), random.uniform(1e-4, 1e-2, 20)])
+    latency = terms @ np.array([2e-4, 0.9]) * random.normal(1, 0.03, 20)
+    clean = terms @ fit_relative(terms, latency)
+    latency[7] *= factor
+    np.testing.assert_allclose(terms @ fit_relative(terms, latency), clean, rtol=0.2)
+
+
+@given(SEEDS, st.integers(9, 60))
+def test_an_interval_holds_the_prediction_and_most_of_its_own_ratios(seed: int, rows: int) -> None:
+    ratios = np.exp(np.random.default_rng(seed).normal(0, 0.2, rows))
+    low, high = interval(ratios, 0.8)
+    assert 0 < low <= 1 <= high
+    assert np.mean((ratios >= low) & (ratios <= high)) >= 0.75
+
+
+@given(SEEDS, st.integers(2, 40))
+def test_ranks_know_no_scale(seed: int, rows: int) -> None:
+    values = np.random.default_rng(seed).random(rows)
+    assert rank_correlation(values, np.exp(3 * values)) == pytest.approx(1.0)
+    assert rank_correlation(values, -values) == pytest.approx(-1.0)

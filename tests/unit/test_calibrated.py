@@ -1,0 +1,131 @@
+"""A predicted latency: which model predicts, what it multiplies, and what the note says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compilers import CompilerError, Estimate, Latency, Limits, Source
+from experiments.evaluator import calibrated as module
+from experiments.evaluator.calibrated import calibrated, latency_models
+from graphs import zoo
+from partition import CalibrationFileError, CalibrationSet, LatencyModel, Segment, load_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRAPH = zoo.build("squeezenet1_1", size=64)
+
+
+def model(device: str, **coefficients: float) -> LatencyModel:
+    return LatencyModel(
+        device=device,
+        compiler="ort_qnn",
+        precision="fp16",
+        coefficients=tuple(coefficients.items()),
+        low_ratio=0.9,
+        high_ratio=1.3,
+        models=20,
+        error_median=0.05,
+        error_p90=0.2,
+    )
+
+
+def calibration(*models: LatencyModel) -> CalibrationSet:
+    return CalibrationSet(
+        models=models,
+        options={"ort_qnn": (("vtcm_mb", "8"),)},
+        dram_reference="sa8255p",
+        trained_on=("net",),
+        rows_hash="0" * 64,
+        rows=20,
+        versions={},
+        source="a test",
+    )
+
+
+def segment(device: str, **options: str) -> Segment:
+    return Segment(
+        graph=GRAPH,
+        device=load_device(device),
+        processor="npu",
+        compiler="ort_qnn",
+        precision="fp16",
+        options=tuple(options.items()),
+    )
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> dict[str, float | None]:
+    """Simulated seconds by chip, in the place of compiles; None refuses."""
+    times: dict[str, float | None] = {"sa8255p": 1e-3, "sa8540": 2e-3, "sa8797": 0.5e-3, "qcs9075": 1e-3}
+
+    def reference(asked: Segment, name: str, *_: object) -> Estimate:
+        time_s = times[name]
+        if time_s is None:
+            raise CompilerError(f"{name} has only a wild cost for {asked.graph.name}")
+        latency = Latency(typical_s=time_s, low_s=0.9 * time_s, high_s=1.2 * time_s, source=Source.SIMULATED)
+        return Estimate(latency=latency, dram_bytes=10**7)
+
+    monkeypatch.setattr(module, "_reference", reference)
+    return times
+
+
+def predicted(asked: Segment, known: CalibrationSet, build: Path) -> tuple[Estimate, str]:
+    return calibrated(asked, latency_models(asked, known), known, build, Limits())
+
+
+def test_a_chip_with_a_simulator_is_simulated_with_the_fitted_overhead(
+    simulated: dict[str, float | None], tmp_path: Path
+) -> None:
+    known = calibration(model("qcs9075", overhead=2e-4, qcs9075=0.9))
+    estimate, note = predicted(segment("qcs9075"), known, tmp_path)
+    latency = estimate.latency
+    assert latency.typical_s == pytest.approx(1.1e-3)
+    assert (latency.low_s, latency.high_s) == pytest.approx((0.99e-3, 1.43e-3))
+    assert latency.source is Source.SIMULATED
+    assert "of qcs9075 with vtcm_mb=8 by a fit to 20 measured models" in note
+    assert "off by 5.0% (median) and 20.0% (90th percentile)" in note
+    assert "the compiler's own bounds come to 1.01 ms to 1.28 ms" in note
+
+
+def test_another_chip_is_modelled_from_its_siblings(simulated: dict[str, float | None], tmp_path: Path) -> None:
+    fitted = model("sm8650", overhead=1e-4, sa8255p=0.2, sa8797=0.4, dram_bytes=1e-11, macs=1e-13)
+    estimate, _ = predicted(segment("sm8650"), calibration(fitted), tmp_path)
+    assert GRAPH.macs is not None
+    assert estimate.latency.typical_s == pytest.approx(1e-4 + 0.2e-3 + 0.2e-3 + 1e-4 + GRAPH.macs * 1e-13)
+    assert estimate.latency.source is Source.MODELLED
+    assert estimate.dram_bytes == 10**7
+
+
+def test_the_next_model_predicts_what_a_reference_cannot_simulate(
+    simulated: dict[str, float | None], tmp_path: Path
+) -> None:
+    known = calibration(model("sm8650", sa8540=1.0, sa8255p=1.0), model("sm8650", sa8255p=0.5))
+    assert predicted(segment("sm8650"), known, tmp_path)[0].latency.typical_s == pytest.approx(3e-3)
+    simulated["sa8540"] = None
+    estimate, note = predicted(segment("sm8650"), known, tmp_path)
+    assert estimate.latency.typical_s == pytest.approx(0.5e-3)
+    assert "from simulations of sa8255p with" in note
+    simulated["sa8255p"] = None
+    with pytest.raises(CompilerError, match="sa8540 has only a wild cost"):
+        predicted(segment("sm8650"), known, tmp_path)
+
+
+def test_options_that_were_not_fitted_are_said(simulated: dict[str, float | None], tmp_path: Path) -> None:
+    known = calibration(model("qcs9075", qcs9075=1.0))
+    _, note = predicted(segment("qcs9075", vtcm_mb="2"), known, tmp_path)
+    assert "with vtcm_mb=2 (the fit was made with other options)" in note
+
+
+def test_what_was_not_calibrated_has_no_model() -> None:
+    known = calibration(model("qcs9075", qcs9075=1.0))
+    assert latency_models(segment("sm8650"), known) == ()
+
+
+@pytest.mark.parametrize("change", [{"low_ratio": 1.1}, {"high_ratio": 0.9}, {"coefficients": ()}])
+def test_a_latency_model_that_cannot_be_is_refused(change: dict[str, object]) -> None:
+    fields = {name: getattr(model("sm8650", sa8255p=1.0), name) for name in LatencyModel.__slots__}
+    with pytest.raises(CalibrationFileError, match="sm8650"):
+        LatencyModel(**{**fields, **change})
