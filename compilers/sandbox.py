@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from compilers.adapter import CompilerError
+from compilers.adapter import CompilerError, StartError
 from compilers.artefact import Artefact, read_artefact, write_artefact
 from compilers.registry import get_compiler
 from partition import Segment
@@ -67,9 +67,9 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
                 _compile, _without_graph(segment), scratch, limits=limits, log=scratch / "compile.log", cwd=scratch
             )
         except CompilerError as error:
-            if isinstance(error, _EndedError):  # a crash or a limit may not come again: let a rerun try
+            if isinstance(error, _EndedError | StartError):  # this may not come again: let a rerun try
                 raise
-            (scratch / REFUSAL_FILE).write_text(json.dumps({"reason": error.reason, "log": error.log}))
+            (scratch / REFUSAL_FILE).write_text(json.dumps(_refusal(error)), encoding="utf-8")
             raise
     published = read_artefact(directory)
     if published is None:
@@ -208,15 +208,19 @@ def _read_answer(answer: Path, log: Path, ended: str, label: str) -> Any:  # noq
     raise error
 
 
+def _refusal(error: CompilerError) -> dict[str, Any]:
+    return {"reason": error.reason, "log": error.log, "nodes": error.nodes}
+
+
 def _raise_earlier_refusal(directory: Path) -> None:
     refusal = directory / REFUSAL_FILE
     if refusal.exists():
         try:
-            entry = json.loads(refusal.read_text())
-            reason, log = entry["reason"], entry["log"]
+            entry = json.loads(refusal.read_text(encoding="utf-8"))
+            error = CompilerError(entry["reason"], log=entry["log"], nodes=entry["nodes"])
         except (json.JSONDecodeError, KeyError, TypeError):
             return
-        raise CompilerError(reason, log=log)
+        raise error
 
 
 @contextlib.contextmanager

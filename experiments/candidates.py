@@ -51,12 +51,10 @@ def _quantised(graph: Graph, calibration: Calibration, build: Path) -> Graph:
     """Quantise to int8, or take what an earlier run quantised with the same data and the same ONNX Runtime."""
     key = hashlib.sha256(f"{calibration.digest}:{version('onnxruntime')}".encode()).hexdigest()[:12]
     path = build / f"{graph.name}-{graph.digest[:12]}" / f"{graph.name}-int8-{key}.onnx"
-    if path.exists():
-        return load(path)
-    made = quantise(graph, "int8", calibration)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(made, path)
-    return made
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(quantise(graph, "int8", calibration), path)
+    return load(path)  # also the first time: a graph's name is its file's, and counts in the keys of what is compiled
 
 
 def whole_graph(

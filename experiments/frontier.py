@@ -46,14 +46,11 @@ def hypervolume(points: Array, reference: Array) -> float:
     """
     points = _checked(points)
     reference = np.asarray(reference, dtype=float)
+    measures = {2: _hypervolume_2d, 3: _hypervolume_3d}
+    if points.shape[1] not in measures:
+        raise ValueError(f"hypervolume takes two or three objectives, got {points.shape[1]}")
     inside = points[(points < reference).all(axis=1)]
-    if len(inside) == 0:
-        return 0.0
-    if points.shape[1] == 2:
-        return _hypervolume_2d(inside, reference)
-    if points.shape[1] == 3:
-        return _hypervolume_3d(inside, reference)
-    raise ValueError(f"hypervolume takes two or three objectives, got {points.shape[1]}")
+    return measures[points.shape[1]](inside, reference) if len(inside) else 0.0
 
 
 def _checked(points: Any) -> Array:  # noqa: ANN401 - anything numpy can read

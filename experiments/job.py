@@ -9,7 +9,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from compilers import Artefact, CompilerError, Limits, cancel_children, get_compiler
 from experiments import store
@@ -25,6 +25,7 @@ from experiments.evaluator import (
     reference_outputs,
 )
 from experiments.pareto import DEFAULT_DEVICES
+from experiments.plans import write_plan
 from experiments.plot import draw_frontiers
 from experiments.ranking import OBJECTIVES, Ranked, rank
 from experiments.table import print_result
@@ -110,6 +111,15 @@ def run(options: Options, argv: list[str]) -> int:
     return _finish(request, tuple(fresh.values()), console)
 
 
+def results_folder(options: Options) -> Path:
+    """Return the folder in which `run` keeps the results of these options.
+
+    Raises:
+        UserError: as `run`.
+    """
+    return _check(options).folder
+
+
 def _check(options: Options) -> _Request:
     unknown = [p for p in options.precisions if p not in PRECISIONS]
     if unknown:
@@ -122,8 +132,8 @@ def _check(options: Options) -> _Request:
     try:
         devices = tuple(load_device(name) for name in dict.fromkeys(options.devices or DEFAULT_DEVICES))
         backends = known_backends(options.backends)
-        graph = _load_model(options)
-        calibration = _calibration(graph, options)
+        graph = load_model(options)
+        calibration = calibration_for(graph, options)
         latencies = load_calibration()
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
@@ -143,7 +153,29 @@ def _check(options: Options) -> _Request:
     )
 
 
-def _load_model(options: Options) -> Graph:
+class ModelOptions(Protocol):
+    """What names a model on a command line."""
+
+    @property
+    def model(self) -> str:
+        """An ONNX file or a name of the zoo."""
+
+    @property
+    def bindings(self) -> Sequence[tuple[str, int]]:
+        """Sizes of symbolic dimensions."""
+
+    @property
+    def seed(self) -> int:
+        """Of the zoo's weights."""
+
+
+def load_model(options: ModelOptions) -> Graph:
+    """Return the model that the options name, an ONNX file or one of the zoo.
+
+    Raises:
+        UserError: it is neither.
+        GraphError: the file cannot be used.
+    """
     bind = dict(options.bindings)
     path = Path(options.model)
     if path.is_file() or path.suffix or len(path.parts) > 1:
@@ -157,7 +189,8 @@ def _load_model(options: Options) -> Graph:
     return zoo.build(options.model, seed=options.seed)
 
 
-def _calibration(graph: Graph, options: Options) -> Calibration:
+def calibration_for(graph: Graph, options: Options) -> Calibration:
+    """Return the calibration data that the options name, or random data."""
     if options.calibration is not None:
         return Calibration.from_path(graph, options.calibration)
     return Calibration.random(graph, _CALIBRATION_BATCHES, options.seed)
@@ -239,7 +272,7 @@ def _variants(request: _Request, build: Path, console: Console) -> dict[str, Gra
 def _context(request: _Request, options: Options, limits: Limits) -> Context:
     feed = random_inputs(request.graph, options.seed)
     try:
-        reference = reference_outputs(request.graph, feed, limits)
+        reference = reference_outputs(request.graph, feed, Limits())  # every candidate needs it: no short limit
     except CompilerError as error:
         raise UserError(f"ONNX Runtime cannot run {request.graph.name}, so there is no reference: {error}") from error
     return Context(
@@ -266,6 +299,8 @@ def _evaluate_all(
 
     def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
         row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
+        if row.status == "ok":
+            write_plan(candidate.plan, request.folder)  # what `experiments.deploy` takes
         store.append_row(request.folder, row)
         return row
 
@@ -387,7 +422,8 @@ def _caption(ranked: Sequence[Ranked]) -> str:
         (
             f"Latency is {', '.join(s for s in sources if s)} as the marker says; energy is modelled from the device"
             " file's coefficients. Bars are intervals: samples' 5 to 95 % (measured), the compiler's bounds"
-            " (simulated), the figures' bounds (modelled); overlapping bars are a tie. Each panel is one device:"
+            " (simulated), the figures' bounds (modelled), or 8 of 10 models kept out of a calibration (Qualcomm's"
+            " NPUs, see the notes); overlapping bars are a tie. Each panel is one device:"
             " points of different panels do not compete."
         )
     ]

@@ -68,6 +68,7 @@ class Row:
     cold_s: float | None = None
     samples_s: tuple[float, ...] | None = None
     compile_s: float | None = None
+    segment_latency_s: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
     failed_action: str | None = None
     reason: str | None = None
@@ -140,6 +141,7 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "cold_s": samples and samples.cold_s,
         "samples_s": samples and samples.steady_s,
         "compile_s": outcome.compile_s,
+        "segment_latency_s": tuple(latency.typical_s for latency in outcome.segment_latencies) or None,
         "notes": outcome.notes,
     }
 

@@ -1,5 +1,7 @@
 """Read a DLC (Qualcomm's deep learning container) of format 4: operators, tensors and their encodings.
 
+`python -m compilers.qnn.dlc FILE` sums one up, `python -m compilers.qnn.dlc FILE OTHER` says how two differ.
+
 A DLC is a zip of stored members whose CRC fields are 0 (so `zipfile` finds the members but refuses to read
 them). Member `model` is an 8-byte magic and a FlatBuffer with identifier NETD. The field numbers follow the
 schema that netron (MIT) publishes as `dlc.v4`; what it leaves unnamed was identified by writing known graphs
@@ -97,6 +99,18 @@ def read_dlc(path: Path) -> tuple[DlcGraph, ...]:
         raise CompilerError(f"{path} is no DLC: {error}") from error
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise CompilerError(f"{path} is a damaged DLC: {error}") from error
+
+
+def only_graph(path: Path) -> DlcGraph:
+    """Return the graph of a DLC that holds one.
+
+    Raises:
+        CompilerError: as `read_dlc`, or there are more or fewer.
+    """
+    graphs = read_dlc(path)
+    if len(graphs) != 1:
+        raise CompilerError(f"{path.name} holds {len(graphs)} graphs; one is expected")
+    return graphs[0]
 
 
 def _member(path: Path, name: str) -> bytes:
@@ -225,3 +239,9 @@ class _Table:
         if place < 0:
             raise IndexError("an offset points before the start")
         return struct.unpack_from(f"<{code}", self._data, place)[0]
+
+
+if __name__ == "__main__":
+    from compilers.qnn.dlc_report import main
+
+    raise SystemExit(main())

@@ -17,7 +17,6 @@ DOORS = {
     "partition",
     "partition.search",
     "partition.tile",
-    "partition.tile",
     "compilers",
     "experiments",
 }

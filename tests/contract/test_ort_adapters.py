@@ -10,10 +10,22 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import Action, Artefact, CompilerError, Limits, Source, compile_segment, get_compiler, in_child
+from compilers import (
+    Action,
+    Artefact,
+    CompilerError,
+    Limits,
+    Source,
+    StartError,
+    compile_segment,
+    get_compiler,
+    in_child,
+)
 from compilers.ort_session import reference_session, source_names
 from compilers.qnn.dlc import read_dlc
+from compilers.qnn.dlc_session import estimate_dlc
 from compilers.qnn.layout import channels_last
+from compilers.qnn.profile import read_estimates
 from compilers.snpe import SDK_VARIABLES
 from graphs import Graph, from_proto, random_inputs
 from partition import Segment, load_device
@@ -241,8 +253,8 @@ def test_a_graph_that_the_npu_refuses_whole_is_an_error_not_a_cpu_run(tmp_path: 
 def test_a_provider_that_cannot_start_is_an_error_not_a_cpu_run(tmp_path: Path) -> None:
     """An unknown chip fails inside the provider; ONNX Runtime then runs all on the CPU without a word."""
     asked = segment(convolutions(), "ort_qnn", "fp16", with_soc_model("9999"))
-    with pytest.raises(CompilerError, match=r"could not start.*INVALID_CONFIG"):
-        in_child(get_compiler("ort_qnn").compile, saved(asked, tmp_path), tmp_path, limits=LIMITS)
+    with pytest.raises(StartError, match=r"could not start.*INVALID_CONFIG"):
+        compile_segment(asked, tmp_path, LIMITS)
 
 
 @needs_qnn
@@ -300,14 +312,61 @@ def test_channels_last_changes_the_layout_and_nothing_else() -> None:
     np.testing.assert_array_equal(found, reference(graph, feed)["y"])
 
 
-def test_running_a_dlc_needs_an_sdk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@needs_qnn
+def test_an_sdk_that_is_named_and_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in SDK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     snpe = get_compiler("snpe")
-    if QNN_HERE:
-        assert "neither SNPE_ROOT nor QAIRT_SDK_ROOT" in (snpe.why_not(Action.RUN, SA8255P, "npu") or "")
-        monkeypatch.setenv("SNPE_ROOT", str(tmp_path))
-        assert str(tmp_path) in (snpe.why_not(Action.RUN, SA8255P, "npu") or "")
+    assert snpe.why_not(Action.RUN, SA8255P, "npu") is None
+    monkeypatch.setenv("SNPE_ROOT", str(tmp_path))
+    assert str(tmp_path) in (snpe.why_not(Action.RUN, SA8255P, "npu") or "")
+
+
+@needs_qnn
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_dlc_is_loaded_back_simulated_and_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: str
+) -> None:
+    for name in SDK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    graph = quantised() if precision == "int8" else convolutions("Sigmoid")
+    artefact = compile_segment(segment(graph, "snpe", precision), tmp_path, LIMITS)
+    (expected,) = read_estimates((artefact.directory / "profile.csv").read_text(), partitions=1)
+    assert in_child(estimate_dlc, artefact.main_file, "52", "8", "2", limits=LIMITS) == expected
+    feed = random_inputs(graph, 2)
+    (found,) = outputs(artefact, [feed])
+    right = reference(graph, feed)["y"]
+    np.testing.assert_allclose(found["y"], right, rtol=0, atol=0.1 + 1e-6 if precision == "int8" else 5e-3)
+
+
+@needs_qnn
+def test_a_dlc_for_a_chip_without_simulator_gives_no_estimate(tmp_path: Path) -> None:
+    artefact = compile_segment(segment(convolutions(), "snpe", "fp16"), tmp_path, LIMITS)
+    other = in_child(estimate_dlc, artefact.main_file, "62", "8", "2", limits=LIMITS)
+    assert other.cycles > 0  # soc_model reaches the compiler: 62 is another chip, with a simulator
+    with pytest.raises(CompilerError, match="no simulator of soc_model 57"):
+        in_child(estimate_dlc, artefact.main_file, "57", "8", "2", limits=LIMITS)
+
+
+@needs_qnn
+def test_another_api_version_is_refused_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompilerError, match=r"core API 2\.40, and .*2\.39"):
+        in_child(_with_other_api, limits=LIMITS)
+
+
+def _with_other_api() -> None:
+    from compilers.qnn import api
+
+    api.CORE_API = (2, 39)  # type: ignore[misc]
+    api.Qnn(52)
+
+
+@needs_qnn
+def test_a_dlc_that_is_none_is_refused_before_the_library_sees_it(tmp_path: Path) -> None:
+    path = tmp_path / "no.dlc"
+    path.write_bytes(b"PK")
+    with pytest.raises(CompilerError, match=r"no\.dlc"):
+        in_child(estimate_dlc, path, "52", "8", "2", limits=LIMITS)
 
 
 @needs_qnn
@@ -359,10 +418,3 @@ def with_soc_model(soc_model: str) -> Any:
     ids = {"qnn": {**npu.ids["qnn"], "soc_model": soc_model}}
     others = tuple(p for p in SA8255P.processors if p.name != "npu")
     return dataclasses.replace(SA8255P, processors=(*others, dataclasses.replace(npu, ids=ids)))
-
-
-def saved(asked: Segment, folder: Path) -> Segment:
-    from graphs import save
-
-    save(asked.graph, folder / "segment.onnx")
-    return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from compilers import CompilerError
 from compilers.qnn.dlc import read_dlc
+from compilers.qnn.dlc_report import difference, main
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "conv_relu.dlc"
 
@@ -59,3 +61,32 @@ def test_a_damaged_byte_is_read_or_refused_but_never_breaks_the_reader(
         read_dlc(path)
     except CompilerError as error:
         assert "damaged.dlc" in error.reason  # noqa: PT017 - both outcomes are right
+
+
+def test_the_summary_names_edges_operators_and_encodings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(GOLDEN)]) == 0
+    printed = capsys.readouterr().out
+    assert "input x [1, 8, 16, 16] float32" in printed
+    assert "1 Conv2d" in printed
+    assert main([str(GOLDEN), "--tensors"]) == 0
+    assert "operator " in capsys.readouterr().out
+
+
+def test_two_dlcs_are_compared_by_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (graph,) = read_dlc(GOLDEN)
+    renamed = dataclasses.replace(graph, name="another compile")
+    assert list(difference(graph, renamed)) == []
+    tensors = (dataclasses.replace(graph.tensors[0], dtype="ufixed8"), *graph.tensors[1:])
+    changed = dataclasses.replace(graph, nodes=graph.nodes[1:], tensors=tensors)
+    lines = list(difference(graph, changed))
+    assert lines[0] == f"- operator {graph.nodes[0].name}"
+    assert lines[1].endswith("dtype float32 -> ufixed8")
+    assert {line[0] for line in difference(changed, graph)} == {"+", "!"}
+    assert main([str(GOLDEN), str(GOLDEN)]) == 0
+    assert "hold the same" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_dlc_is_an_argument_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.dlc").write_bytes(b"nothing")
+    assert main([str(GOLDEN), str(tmp_path / "x.dlc")]) == 2
+    assert "x.dlc" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""`python -m experiments.deploy`, step by step: read the plan, bundle, write the folder, execute, record."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from typing import TYPE_CHECKING, Final
+
+from compilers import CompilerError, Limits
+from experiments import store
+from experiments.deployment.bundle import TOOLS, Bundled, bundle, copy_files, manifest
+from experiments.deployment.execute import DeployError, Executed, execute
+from experiments.deployment.measured import total
+from experiments.deployment.script import device_script, run_script
+from experiments.evaluator import Evaluation
+from experiments.plans import PLANS_DIR, read_plan
+from experiments.units import interval, seconds, size
+from partition import PlanError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from partition import Plan
+
+_TRANSPORTS: Final = {"android": "adb", "linux": "ssh"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The command line as values."""
+
+    plan: Path
+    out: Path | None
+    build: Path
+    execute: bool
+    host: str
+    serial: str
+    tools: Path | None
+    runs: int
+    performance_mode: str
+    seed: int
+    time_limit_s: float
+
+
+def deploy(options: Options) -> int:
+    """Write the deployment, run it when asked, and return the exit code.
+
+    Raises:
+        DeployError: the plan cannot be deployed.
+        RunError: the device did not run it.
+    """
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    try:
+        plan = read_plan(options.plan)
+    except PlanError as error:
+        raise DeployError(str(error)) from error
+    transport = _transport(plan)
+    folder = options.out or options.plan.parent.parent / "deploy" / plan.digest[:12]
+    try:
+        bundled = bundle(plan, options.seed, options.build, Limits(time_s=options.time_limit_s))
+    except CompilerError as error:
+        raise DeployError(f"the plan cannot be deployed: {error.reason}") from error
+    _write(plan, bundled, transport, folder, options)
+    _announce(plan, bundled, folder, console)
+    if options.execute:
+        _execute(plan, folder, options, transport, console)
+    return 0
+
+
+def _transport(plan: Plan) -> str:
+    device = plan.device
+    if device.os not in _TRANSPORTS:
+        raise DeployError(f"{device.name} runs {device.os}; a deployment is for {' and '.join(_TRANSPORTS)} devices")
+    for segment in plan.segments:
+        if segment.compiler not in TOOLS:
+            known = ", ".join(TOOLS)
+            raise DeployError(f"no tool runs an artefact of {segment.compiler} on {device.name} (known: {known})")
+    if len(plan.segments) > 1 and any(segment.compiler == "snpe" for segment in plan.segments):
+        raise DeployError("a DLC runs a plan alone: its images are channels-last, those of the other segments are not")
+    return _TRANSPORTS[device.os]
+
+
+def _write(plan: Plan, bundled: tuple[Bundled, ...], transport: str, folder: Path, options: Options) -> None:
+    """Fill the folder anew, so that no file of an earlier deployment is pushed with it."""
+    shutil.rmtree(folder / "payload", ignore_errors=True)
+    (folder / "payload").mkdir(parents=True)
+    copy_files(bundled, folder / "payload")
+    tools = tuple(dict.fromkeys(TOOLS[entry.segment.compiler] for entry in bundled))
+    scripts = {
+        "run.sh": run_script(plan, transport, tools),
+        "device.sh": device_script(bundled, runs=options.runs, performance_mode=options.performance_mode),
+    }
+    for name, text in scripts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    content = {**manifest(plan, bundled, folder / "payload"), "transport": transport, "runs": options.runs}
+    store.write_json(folder / "manifest.json", {**content, "performance_mode": options.performance_mode})
+
+
+def _announce(plan: Plan, bundled: tuple[Bundled, ...], folder: Path, console: Console) -> None:
+    for index, entry in enumerate(bundled):
+        for mode in entry.modes:
+            state = f"not published: {mode.why_not}" if mode.why_not else "reloads in a fresh process"
+            cosine = "" if mode.cosine is None else f", cosine {mode.cosine:.6f}"
+            console.print(f"segment {index} {entry.segment.compiler} {mode.name}: {state}{cosine}", highlight=False)
+    total_bytes = sum(path.stat().st_size for path in (folder / "payload").rglob("*") if path.is_file())
+    console.print(f"wrote {folder} for {plan.device.title}: {size(total_bytes)}, run.sh, device.sh, manifest.json")
+
+
+def _execute(plan: Plan, folder: Path, options: Options, transport: str, console: Console) -> None:
+    environment = {
+        **({"EDGE_HOST": options.host} if options.host else {}),
+        **({"ANDROID_SERIAL": options.serial} if options.serial else {}),
+        **({"EDGE_TOOLS": str(options.tools.resolve())} if options.tools else {}),
+    }
+    if transport == "ssh" and not options.host:
+        raise DeployError("a Linux board needs --host user@board")
+    backends = [segment.compiler for segment in plan.segments]
+    done = execute(folder, backends, options.runs, options.time_limit_s, environment)
+    row = _row(plan, done, transport, folder)
+    store.write_json(folder / "measured.json", dataclasses.asdict(row))
+    found = interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s))
+    console.print(f"measured on {done.device}: {found}", highlight=False)
+    run_folder = options.plan.parent.parent
+    if options.plan.parent.name == PLANS_DIR and (run_folder / store.OUTCOMES_FILE).exists():
+        store.append_row(run_folder, row)
+        console.print(f"added to {run_folder / store.OUTCOMES_FILE}", highlight=False)
+
+
+def _row(plan: Plan, done: Executed, transport: str, folder: Path) -> store.Row:
+    parts = done.parts
+    notes = tuple(dict.fromkeys(part.note for part in parts))
+    if len(parts) > 1:
+        notes = (*notes, "segments were measured one by one: what passes between them takes more")
+    cold = [part.cold_s for part in parts if part.cold_s is not None]
+    outcome = Evaluation(
+        plan_digest=plan.digest,
+        latency=total(parts),
+        energy=None,
+        peak_memory_bytes=None,
+        artefact_bytes=sum(p.stat().st_size for p in (folder / "payload").rglob("*") if p.is_file()),
+        dram_bytes=None,
+        output_error=None,
+        runs_on=f"{done.device} through {transport}",
+        placement=None,
+        misplaced=(),
+        samples=None,
+        notes=notes,
+        compile_s=0.0,
+    )
+    key = f"deployed-{plan.digest[:12]}-{done.device}"
+    row = store.row(plan, key, plan.segments[0].graph.name, _cuts(plan), outcome)
+    return dataclasses.replace(row, compile_s=None, cold_s=sum(cold) if len(cold) == len(parts) else None)
+
+
+def _cuts(plan: Plan) -> tuple[str, ...]:
+    made = {spec.name for segment in plan.segments for spec in segment.graph.outputs()}
+    read = (spec.name for segment in plan.segments for spec in segment.graph.inputs())
+    return tuple(dict.fromkeys(name for name in read if name in made))

@@ -1,0 +1,151 @@
+"""`python -m experiments.placement`, step by step: quantise, settle, cost the boundary, prove, suggest, report."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Final
+
+from compilers import Action, CompilerError, Limits, StartError, get_compiler
+from experiments.candidates import variants
+from experiments.evaluator.fidelity import reference_outputs
+from experiments.explain.boundary import crossings
+from experiments.explain.parts import plan_of
+from experiments.explain.proof import Proof, prove
+from experiments.explain.report import Explained, print_report, write_report
+from experiments.explain.rules import refused_by
+from experiments.explain.settle import Request, Settled, settle
+from experiments.explain.suggest import suggestions
+from graphs import Calibration, Graph, GraphError, random_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from experiments.evaluator.fidelity import Feed
+    from experiments.explain.rules import Rule
+    from experiments.explain.suggest import Suggestion
+    from partition import Device, Plan
+
+_CALIBRATION_BATCHES: Final = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How to explain: `rules` are what the target refuses beyond the compiler here, `options` the backend's own."""
+
+    backend: str
+    precision: str
+    rules: Sequence[Rule]
+    options: tuple[tuple[str, str], ...]
+    out: Path
+    seed: int
+    time_limit_s: float
+
+
+def explain(graph: Graph, device: Device, options: Options) -> int:
+    """Explain where the nodes of `graph` run, print the table, write the files, and return the exit code.
+
+    Raises:
+        GraphError: the graph cannot be quantised.
+    """
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    processor, why_not = _accelerator(device, options.backend)
+    if why_not is not None:
+        return _no_library(graph, device, options.backend, why_not, console)
+    request = _request(graph, device, processor, options)
+    try:
+        explained = _explained(request, options, lambda text: console.print(text, style="dim", highlight=False))
+    except StartError as error:
+        return _no_library(graph, device, options.backend, error.reason, console)
+    print_report(explained, console)
+    folder = options.out / "placement" / f"{graph.name}-{options.backend}-{device.name}-{options.precision}"
+    write_report(explained, folder)
+    console.print(f"\nwrote placement.csv, placement.json and plans/ to {folder}", highlight=False)
+    return 0 if explained.settled.artefacts else 1
+
+
+def _request(graph: Graph, device: Device, processor: str, options: Options) -> Request:
+    build = options.out / "build"
+    return Request(
+        graph=_variant(graph, options.precision, options.seed, build),
+        device=device,
+        processor=processor,
+        cpu=next((p.name for p in device.processors if p.kind == "cpu"), "cpu"),
+        backend=options.backend,
+        precision=options.precision,
+        build=build,
+        limits=Limits(time_s=options.time_limit_s),
+        options=options.options,
+    )
+
+
+def _accelerator(device: Device, backend: str) -> tuple[str, str | None]:
+    """Return the processor that the backend compiles for, or why there is none."""
+    compiler = get_compiler(backend)
+    whys = {p.name: compiler.why_not(Action.COMPILE, device, p.name) for p in device.processors if p.kind != "cpu"}
+    able = next((name for name, why in whys.items() if why is None), None)
+    if able is not None:
+        return able, None
+    return "", "; ".join(dict.fromkeys(filter(None, whys.values()))) or f"{device.name} has no accelerator"
+
+
+def _no_library(graph: Graph, device: Device, backend: str, why_not: str, console: Console) -> int:
+    nodes = len(graph.nodes())
+    console.print(f"library missing: none of the {nodes} nodes can be placed by {backend} on {device.name}: {why_not}")
+    return 1
+
+
+def _variant(graph: Graph, precision: str, seed: int, build: Path) -> Graph:
+    calibration = Calibration.random(graph, _CALIBRATION_BATCHES, seed)
+    made = variants(graph, (precision,), calibration, build)[precision]
+    if isinstance(made, GraphError):
+        raise made
+    return made
+
+
+def _explained(request: Request, options: Options, tell: Callable[[str], None]) -> Explained:
+    rules = options.rules
+    feed = random_inputs(request.graph, options.seed)
+    refused = refused_by(request.graph, rules)
+    for rule in rules:
+        if not refused_by(request.graph, [rule]):
+            tell(f"no node matches {rule}")
+    whole = settle(request, {}, tell) if refused else None
+    settled = settle(request, refused, tell)
+    plan = _plan(request, settled)
+    try:
+        reference = reference_outputs(request.graph, feed, request.limits)
+    except CompilerError as error:
+        proof = Proof(error=None, why_not=f"there is no reference: {error.reason}")
+        offered: tuple[Suggestion, ...] = ()
+    else:
+        # Where nothing at all is taken, the chip or the precision is the matter, and no rewrite mends that.
+        offered = tuple(suggestions(request, settled, rules, feed, reference, tell)) if settled.artefacts else ()
+        proof = _proof(request, plan, feed, reference)
+    return Explained(
+        request=request,
+        settled=settled,
+        whole=whole,
+        crossings=crossings(request.graph, settled.runs),
+        plan=plan,
+        proof=proof,
+        suggestions=offered,
+    )
+
+
+def _plan(request: Request, settled: Settled) -> Plan | None:
+    """Return the plan with the refused nodes on the CPU; None where the device file lists no CPU."""
+    if request.cpu not in {processor.name for processor in request.device.processors}:
+        return None
+    return plan_of(request.graph, settled.runs, request.device, request.backend, request.precision, request.options)
+
+
+def _proof(request: Request, plan: Plan | None, feed: Feed, reference: Feed) -> Proof:
+    if plan is None:
+        return Proof(error=None, why_not=f"the device file of {request.device.name} lists no CPU")
+    return prove(plan, feed, reference, request.build, request.limits)

@@ -1,0 +1,91 @@
+"""Where each node runs and why not on the accelerator: `python -m experiments.placement MODEL --device D`.
+
+Exit code: 0 when something is on the accelerator, 1 when nothing is, 2 for wrong arguments or a bad model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, explain the placement and return the exit code."""
+    options: Any = _parser().parse_args(argv)
+    # What follows imports numpy and onnx, which --help does not need.
+    from compilers import get_compiler
+    from experiments.explain import Options, RuleError, explain, parse_rule
+    from experiments.job import UserError, load_model
+    from graphs import GraphError
+    from partition import DeviceError, load_device
+
+    try:
+        get_compiler(options.backend)
+        asked = Options(
+            backend=options.backend,
+            precision=options.precision,
+            rules=[parse_rule(text) for text in options.refuse],
+            options=tuple(sorted(options.options)),
+            out=options.out,
+            seed=options.seed,
+            time_limit_s=options.time_limit,
+        )
+        return explain(load_model(options), load_device(options.device), asked)
+    except (DeviceError, GraphError, RuleError, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyError as error:
+        print(f"error: {error.args[0]}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.placement",
+        description="Show where each node of a model runs, why not on the accelerator, and what would mend it.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="ONNX file or zoo name")
+    parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
+    parser.add_argument("--backend", default="ort_qnn", metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "int8"), help="default: %(default)s")
+    parser.add_argument(
+        "--refuse",
+        action="append",
+        default=[],
+        metavar="OP[:ATTR=VALUE]",
+        help="an operator that the target refuses although the compiler here takes it, for example Pad:mode=reflect;"
+        " may be repeated",
+    )
+    parser.add_argument(
+        "--option", type=_pair, action="append", default=[], dest="options", metavar="KEY=VALUE", help="of the backend"
+    )
+    parser.add_argument(
+        "--bind", type=_binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+        help="give a symbolic dimension its size, may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
+    parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="for one compile (default: 600)")
+    return parser
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals or not value:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key, value
+
+
+def _binding(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
+    return name, int(number)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
