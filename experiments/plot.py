@@ -138,6 +138,6 @@ def _legend(figure: Figure, drawn: Sequence[Ranked], colours: dict[str, str]) ->
     series = [entry(backend, color=colour, lw=1.6) for backend, colour in colours.items()]
     sources = dict.fromkeys(r.row.latency_source or "" for r in drawn)
     markers = [entry(f"latency {s}", marker=_MARKERS[s], color="#444444", ls="") for s in sources if s]
-    hollow = entry("dominated", marker="o", color="#444444", markerfacecolor="white", ls="")
+    hollow = entry("off the frontier", marker="o", color="#444444", markerfacecolor="white", ls="")
     best = entry("best of the device", color="#888888", ls=":", lw=2.5)
     figure.legend(handles=[*series, *markers, hollow, best], loc="outside right upper", fontsize=8, frameon=False)
