@@ -33,6 +33,10 @@ REPEATS = 5
 
 def main(names: list[str]) -> int:
     """Run the named bars, or all."""
+    unknown = [name for name in names if name not in BARS]
+    if unknown:
+        print(f"error: no bar {unknown[0]!r} (known: {', '.join(BARS)})", file=sys.stderr)
+        return 2
     for name in names or BARS:
         subprocess.run([sys.executable, "-m", "benchmarks.graphs", "--here", name], check=True)
     return 0

@@ -60,11 +60,12 @@ def _colours(drawn: Sequence[Ranked]) -> dict[str, str]:
 
 
 def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], colours: dict[str, str]) -> None:
-    for series in dict.fromkeys(p.row.series for p in points):
+    for number, series in enumerate(dict.fromkeys(p.row.series for p in points)):
         members = [p for p in points if p.row.series == series]
         colour = colours[series[0]]
+        label_offset = (6, 5) if number % 2 == 0 else (6, -11)  # neighbours of two series do not write over each other
         for point in members:
-            _point(axis, point, objectives, colour)
+            _point(axis, point, objectives, colour, label_offset)
         _frontier_line(axis, [p for p in members if p.standing == "frontier"], objectives, colour)
     _device_line(axis, points, objectives)
     for objective, direction in zip(objectives, ("x", "y"), strict=True):
@@ -73,7 +74,7 @@ def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], co
     axis.set_axisbelow(True)
 
 
-def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str) -> None:
+def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str, label_offset: tuple[int, int]) -> None:
     x, y = (_known(point, objective) for objective in objectives)
     on = point.standing == "frontier"
     axis.errorbar(
@@ -91,7 +92,7 @@ def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str) 
         zorder=3,
     )
     label = point.row.precision if point.row.segments == 1 else f"{point.row.precision} ({point.row.processor})"
-    axis.annotate(label, (x[0], y[0]), xytext=(6, 5), textcoords="offset points", fontsize=7, color=colour)
+    axis.annotate(label, (x[0], y[0]), xytext=label_offset, textcoords="offset points", fontsize=7, color=colour)
 
 
 def _known(point: Ranked, objective: str) -> tuple[float, float, float]:

@@ -10,29 +10,61 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from experiments.ranking import Ranked
     from experiments.store import Row
 
+_WIDE_COLUMNS: Final = 150
 _MARKS: Final = {"frontier": "*", "tie": "~", "dominated": "", "unranked": "-"}
 
 
 def print_result(ranked: Sequence[Ranked], console: Console) -> None:
-    """Print costs by device and backend, then the failures; in full width when the output is no terminal."""
-    from rich.table import Table
-
+    """Print costs by device and backend, then the failures; a narrow window gets no intervals and no remarks."""
     done = sorted((r for r in ranked if r.row.status != "failed"), key=_order)
     if done:
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
-            table.add_column(heading, no_wrap=heading != "latency")
-        for heading in ("energy (modelled)", "size", "output error", "remark"):
-            table.add_column(heading)
-        for entry in done:
-            table.add_row(*_cells(entry))
-        console.print(table)
+        wide = console.width >= _WIDE_COLUMNS
+        console.print(_wide_table(done) if wide else _narrow_table(done))
         console.print("* on the frontier of its series   ~ cannot be told from it   - not ranked", style="dim")
+        if not wide:
+            console.print("intervals, sizes and remarks are in frontier.csv, or here in a wider window", style="dim")
     _print_failures([r.row for r in ranked if r.row.status == "failed"], console)
+
+
+def _wide_table(done: Sequence[Ranked]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
+        table.add_column(heading, no_wrap=heading != "latency")
+    for heading in ("energy (modelled)", "size", "output error", "remark"):
+        table.add_column(heading)
+    for entry in done:
+        table.add_row(*_cells(entry))
+    return table
+
+
+def _narrow_table(done: Sequence[Ranked]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("", "where", "backend", "precision", "latency", "source", "energy", "error"):
+        table.add_column(heading, overflow="fold")
+    for entry in done:
+        row = entry.row
+        misplaced = " (partly elsewhere)" if row.misplaced else ""
+        error = row.error_verdict or "-" if row.sqnr_db is None else f"{significant(row.sqnr_db)} dB"
+        table.add_row(
+            _MARKS[entry.standing],
+            f"{row.device}/{row.processor}{misplaced}",
+            row.backend,
+            row.precision,
+            seconds(row.latency_s),
+            row.latency_source or "",
+            joules(row.energy_j),
+            error,
+        )
+    return table
 
 
 def _order(entry: Ranked) -> tuple[str, str, str, float]:
