@@ -131,6 +131,33 @@ class Compiler(abc.ABC):
             CompilerError: the backend refused or failed.
         """
 
+    @final
+    def made(
+        self,
+        segment: Segment,
+        out_dir: Path,
+        *,
+        files: tuple[str, ...],
+        size_bytes: int,
+        facts: tuple[tuple[str, str], ...] = (),
+    ) -> Artefact:
+        """Describe what `compile` wrote for a segment; the sandbox adds the seconds that it took."""
+        from compilers.artefact import Artefact
+
+        return Artefact(
+            compiler=self.name,
+            compiler_version=self.version(),
+            segment_digest=segment.digest,
+            device=segment.device.name,
+            processor=segment.processor,
+            precision=segment.precision,
+            directory=out_dir,
+            files=files,
+            size_bytes=size_bytes,
+            compile_s=0.0,
+            facts=facts,
+        )
+
     def unsupported(self, graph: Graph) -> Mapping[str, str]:  # noqa: ARG002
         """Map each node that this backend is known to refuse to its reason."""
         return {}

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -83,23 +82,15 @@ class CoreAICompiler(Compiler):
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Convert, save the asset, and run it once against ONNX Runtime."""
         _check_precision(segment)
-        started = time.perf_counter()
         graph = _lowered(segment)
         _write_ports(graph, out_dir / PORTS)
         convert(graph, out_dir / ASSET)
-        compile_s = time.perf_counter() - started
         error = _prove(segment, out_dir)
-        return Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        return self.made(
+            segment,
+            out_dir,
             files=(ASSET, PORTS),
             size_bytes=tree_size_bytes(out_dir / ASSET),
-            compile_s=compile_s,
             facts=(("runs_on", RUNS_ON), ("proof_error", f"{error:.3g}")),
         )
 

@@ -89,17 +89,11 @@ class OrtCpuCompiler(Compiler):
         units = {names[name]: unit for name, _, unit in nodes}
         (out_dir / "placement.json").write_text(json.dumps({"units": units}, indent=1), encoding="utf-8")
         files = tuple(n for n in ("optimised.onnx", "optimised.data", "placement.json") if (out_dir / n).exists())
-        return Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        return self.made(
+            segment,
+            out_dir,
             files=files,
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
-            compile_s=0.0,
             facts=(
                 ("threads", str(threads)),
                 ("nodes_after_optimisation", str(len(nodes))),

@@ -70,17 +70,11 @@ class OrtQnnCompiler(Compiler):
         traces = [p.name for suffix in (LOG_SUFFIX, SCHEMATIC_SUFFIX) for p in sorted(out_dir.glob(f"*{suffix}"))]
         files = (CONTEXT_FILE, *sorted(p.name for p in out_dir.glob("context_*.bin")))
         profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
-        return Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        return self.made(
+            segment,
+            out_dir,
             files=(*files, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE, *traces),
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
-            compile_s=0.0,
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),

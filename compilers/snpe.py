@@ -137,17 +137,11 @@ class SnpeCompiler(Compiler):
         write_partitioning(found, out_dir / simulation.PLACEMENT_FILE)
         profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
         graph = only_graph(out_dir / DLC_FILE)
-        return Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        return self.made(
+            segment,
+            out_dir,
             files=(DLC_FILE, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
             size_bytes=tree_size_bytes(out_dir / DLC_FILE),
-            compile_s=0.0,
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),

@@ -22,7 +22,6 @@ meaningless in its times. Latency is modelled on the few points that Apple has p
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from compilers.adapter import (
@@ -90,24 +89,17 @@ class CoreMLCompiler(Compiler):
         """Lower, compress, write the package, read it back with the independent reader, prove it, note the work."""
         from compilers.coreml.build import build
 
-        started = time.perf_counter()
         compute = compute_precision(segment)
         built = build(segment, out_dir / PACKAGE, compute=compute, default_target=DEFAULT_TARGET)
         processor = segment.device.processor(segment.processor)
         unit = mac.UNITS[processor.kind] if mac.is_this_mac(segment.device, segment.processor) else ""
         planned = self._plan(out_dir, unit, processor.kind) if unit else ()
         (out_dir / WORK_FILE).write_text(count_work(segment.graph).to_json(), encoding="utf-8")
-        return Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        return self.made(
+            segment,
+            out_dir,
             files=(PACKAGE, WORK_FILE, *planned),
             size_bytes=tree_size_bytes(out_dir / PACKAGE),
-            compile_s=time.perf_counter() - started - built.proof_s,
             facts=(
                 ("runs_on", f"this Mac, {unit}" if unit else RUNS_ON),
                 ("mac_unit", unit),

@@ -104,17 +104,11 @@ class TvmCompiler(Compiler):
         units = {node.name: "cpu" for node in segment.graph.nodes()}
         _write_json(out_dir / "placement.json", {"units": units})
         files = (*files, "functions.json", "placement.json")
-        artefact = Artefact(
-            compiler=self.name,
-            compiler_version=self.version(),
-            segment_digest=segment.digest,
-            device=segment.device.name,
-            processor=segment.processor,
-            precision=segment.precision,
-            directory=out_dir,
+        artefact = self.made(
+            segment,
+            out_dir,
             files=files,
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
-            compile_s=0.0,
             facts=(*_facts(segment, built.decisions), ("mcpu", built.mcpu), ("threads", str(threads))),
         )
         with library.load(artefact) as session:
