@@ -91,7 +91,6 @@ def in_child(
     limits: Limits,
     log: Path | None = None,
     cwd: Path | None = None,
-    env: dict[str, str] | None = None,
 ) -> R:
     """Call a module-level function in a fresh process and return its value.
 
@@ -105,7 +104,7 @@ def in_child(
         log = log or Path(folder) / "child.log"
         request = pickle.dumps((function, args, str(answer)))
         with log.open("wb") as sink:
-            process = _start(request, sink, cwd or Path(folder), env or {})
+            process = _start(request, sink, cwd or Path(folder))
             ended = _wait(process, limits)
         return cast("R", _read_answer(answer, log, ended, _label(function, args)))
 
@@ -135,7 +134,7 @@ def _compile(parts: dict[str, Any], out_dir: Path) -> None:
     write_artefact(dataclasses.replace(artefact, segment_digest=digest, compile_s=time.perf_counter() - start))
 
 
-def _start(request: bytes, sink: Any, cwd: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:  # noqa: ANN401
+def _start(request: bytes, sink: Any, cwd: Path) -> subprocess.Popen[bytes]:  # noqa: ANN401
     # -P keeps the child's folder, which holds vendor files, off its import path.
     command = [sys.executable, "-P", "-c", "from compilers.child import main; main()"]
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -145,7 +144,7 @@ def _start(request: bytes, sink: Any, cwd: Path, env: dict[str, str]) -> subproc
         stdout=sink,
         stderr=subprocess.STDOUT,
         cwd=cwd,
-        env={**os.environ, **env, "PYTHONPATH": path, "TQDM_DISABLE": "1"},
+        env={**os.environ, "PYTHONPATH": path, "TQDM_DISABLE": "1"},
         start_new_session=True,  # so that a limit ends its children too, and Ctrl-C reaches us alone
     )
     assert process.stdin is not None

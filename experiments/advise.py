@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import positive_number
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,11 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
-    parser.add_argument("--rate", type=_positive, default=None, metavar="R", help="requests per second, Poisson"
+    parser.add_argument("--rate", type=positive_number, default=None, metavar="R", help="requests per second, Poisson"
                         " (default: one after the other)")  # fmt: skip
     parser.add_argument("--deadline", type=_duration, default=None, metavar="T", help="of the p99, for example 20ms")
-    parser.add_argument("--cap", type=_positive, default=None, metavar="W", help="mean power in W")
-    parser.add_argument("--minutes", type=_positive, default=10.0, metavar="M", help="to simulate (default: 10)")
+    parser.add_argument("--cap", type=positive_number, default=None, metavar="W", help="mean power in W")
+    parser.add_argument("--minutes", type=positive_number, default=10.0, metavar="M", help="to simulate (default: 10)")
     parser.add_argument(
         "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
     )
@@ -54,20 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return number
-
-
 def _duration(text: str) -> float:
     unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     try:
-        return _positive(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+        return positive_number(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
 

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import positive
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tools", type=Path, default=None, metavar="DIR",
         help="folder with the device's onnxruntime_perf_test or snpe-throughput-net-run and Qualcomm's libraries",
     )  # fmt: skip
-    parser.add_argument("--runs", type=_positive, default=100, metavar="N", help="inferences (default: %(default)s)")
+    parser.add_argument("--runs", type=positive, default=100, metavar="N", help="inferences (default: %(default)s)")
     parser.add_argument(
         "--performance-mode",
         default="burst",
@@ -66,12 +68,6 @@ def _parser() -> argparse.ArgumentParser:
         help="for a compile and for the run",
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.arguments import binding
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         " knows one clock, gives the same for all",
     )  # fmt: skip
     parser.add_argument(
-        "--bind", type=_binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
         help="give a symbolic dimension its size, may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
@@ -66,13 +68,6 @@ def _axis(text: str) -> tuple[str, tuple[str, ...]]:
     if not key or not equals or not values:
         raise argparse.ArgumentTypeError(f"expected KEY=A,B, got {text!r}")
     return key, values
-
-
-def _binding(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
-    return name, int(number)
 
 
 if __name__ == "__main__":

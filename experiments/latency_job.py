@@ -61,11 +61,11 @@ def run(options: argparse.Namespace) -> int:
     first = _compiled(options.backend, graph, options, limits)
     if options.against is None:
         settings = (options.idle, options.sustained, options.offset)
-        measured = in_child(_measure, first, feed, settings, limits=limits, env=_threads(first))
+        measured = in_child(_measure, first, feed, settings, limits=limits)
         _print_measured(first, measured)
         return 0
     second = _compiled(options.against, graph, options, limits)
-    found = in_child(_duel, first, second, feed, (options.offset, options.seed), limits=limits, env=_threads(first))
+    found = in_child(_duel, first, second, feed, (options.offset, options.seed), limits=limits)
     _print_duel(first, second, found)
     return 0
 
@@ -107,10 +107,6 @@ def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limi
     )
     print(f"compiling with {name}", file=sys.stderr)
     return compile_segment(segment, options.out / "build", limits)
-
-
-def _threads(artefact: Artefact) -> dict[str, str]:
-    return {"TVM_NUM_THREADS": artefact.fact("threads", "1")}
 
 
 def _measure(artefact: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[float, float, int]) -> _Measured:

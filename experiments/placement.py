@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.arguments import binding
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "--option", type=_pair, action="append", default=[], dest="options", metavar="KEY=VALUE", help="of the backend"
     )
     parser.add_argument(
-        "--bind", type=_binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
         help="give a symbolic dimension its size, may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
@@ -78,13 +80,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not key or not equals or not value:
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
     return key, value
-
-
-def _binding(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
-    return name, int(number)
 
 
 if __name__ == "__main__":

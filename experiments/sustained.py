@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import positive_number
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,12 +39,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trace", default="closed", metavar="T", help="closed, poisson:5/s, periodic:30/s, burst:20@10s or a CSV file"
     )
-    parser.add_argument("--minutes", type=_positive, default=30.0, metavar="M", help="default: 30")
+    parser.add_argument("--minutes", type=positive_number, default=30.0, metavar="M", help="default: 30")
     parser.add_argument(
         "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
     )
     parser.add_argument("--altitude", type=float, default=0.0, metavar="M", help="metres above the sea (default: 0)")
-    parser.add_argument("--supply", type=_positive, default=1.0, metavar="R", help="supply voltage ratio (default: 1)")
+    parser.add_argument(
+        "--supply", type=positive_number, default=1.0, metavar="R", help="supply voltage ratio (default: 1)"
+    )
     parser.add_argument(
         "--policy",
         choices=("performance", "ondemand"),
@@ -56,16 +60,6 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return number
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import binding
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,17 +57,10 @@ def _parser() -> argparse.ArgumentParser:
         "--simulate", action="store_true",
         help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",
     )  # fmt: skip
-    parser.add_argument("--bind", type=_binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+    parser.add_argument("--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
                         help="give a symbolic dimension its size, may be repeated")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     return parser
-
-
-def _binding(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"expected NAME=SIZE with a size of at least 1, got {text!r}")
-    return name, int(number)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,7 @@ def run_artefact(artefact: Artefact, feed: Feed, *, limits: Limits, budget_s: fl
     Raises:
         CompilerError: the backend cannot load or run it, or the child died.
     """
-    return in_child(_run, artefact, feed, budget_s, limits=limits, env={"TVM_NUM_THREADS": _threads(artefact)})
-
-
-def _threads(artefact: Artefact) -> str:
-    return artefact.fact("threads", "1")
+    return in_child(_run, artefact, feed, budget_s, limits=limits)
 
 
 def _run(artefact: Artefact, feed: Feed, budget_s: float | None) -> Run:
