@@ -172,7 +172,7 @@ class SnpeCompiler(Compiler):
         chip = {key: artefact.fact(key) for key in ("soc_model", "vtcm_mb", "optimisation_mode")}
         graph = compose(artefact.main_file, **chip)
         graph.finalize()
-        return DlcSession(graph, **edges)
+        return DlcSession(graph, artefact.main_file, **edges)
 
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the compiler's simulation of the graph that the DLC holds."""

@@ -31,6 +31,7 @@ from graphs import Graph, from_proto, random_inputs
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 LIMITS = Limits(time_s=120)
@@ -337,6 +338,68 @@ def test_a_dlc_is_loaded_back_simulated_and_run(
     (found,) = outputs(artefact, [feed])
     right = reference(graph, feed)["y"]
     np.testing.assert_allclose(found["y"], right, rtol=0, atol=0.1 + 1e-6 if precision == "int8" else 5e-3)
+
+
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    proto = graph.proto()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in proto.graph.node:
+        for side in (node.input, node.output):
+            side[:] = [names.get(name, name) for name in side]
+    return from_proto(proto)
+
+
+@needs_qnn
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"x": "input.0", "y": "save_infer_model/scale_0.tmp_1"},
+        {"x": "0", "y": "é:1"},
+    ],
+)
+def test_a_dlc_gives_outputs_by_the_names_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: dict[str, str]
+) -> None:
+    """The library composes a DLC under C identifiers (docs/vendor_bugs.md)."""
+    for name in SDK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    graph = renamed(convolutions("Sigmoid"), names)
+    artefact = compile_segment(segment(graph, "snpe", "fp16"), tmp_path, LIMITS)
+    feed = random_inputs(graph, 2)
+    (found,) = outputs(artefact, [feed])
+    np.testing.assert_allclose(found[names["y"]], reference(graph, feed)[names["y"]], rtol=0, atol=5e-3)
+
+
+@needs_qnn
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_outputs_whose_identifiers_are_the_same_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    for name in SDK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    names = ("u/v", "u.v", "u:v")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="m"),
+        helper.make_node("Relu", ["p"], [names[0]], name="r"),
+        helper.make_node("Sigmoid", [names[0]], [names[1]], name="s"),
+        helper.make_node("Tanh", [names[1]], [names[2]], name="t"),
+    ]
+    value = helper.make_tensor_value_info
+    ends = [value(names[index], TensorProto.FLOAT, [4, 8]) for index in order]
+    start, constant = value("x", TensorProto.FLOAT, [4, 8]), numpy_helper.from_array(weight(8, 8), "w")
+    proto = helper.make_model(
+        helper.make_graph(nodes, "case", [start], ends, [constant]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    graph = from_proto(proto)
+    artefact = compile_segment(segment(graph, "snpe", "fp16"), tmp_path, LIMITS)
+    feed = random_inputs(graph, 5)
+    (found,), right = outputs(artefact, [feed]), reference(graph, feed)
+    assert set(found) == set(names)
+    for name in names:
+        np.testing.assert_allclose(found[name], right[name], rtol=0, atol=5e-3)
 
 
 @needs_qnn
