@@ -75,6 +75,9 @@ def target(segment: Segment, *, backend: str, fixed_io: bool = False) -> Target:
     ids = segment.device.processor(segment.processor).ids.get("qnn", {})
     if "soc_model" not in ids:
         raise CompilerError(f"{segment.device.name} has no soc_model for {segment.processor} in its device file")
+    if segment.precision == "fp16" and ids.get("fp16") == "false":
+        name = segment.device.name
+        raise CompilerError(f"{backend} has no fp16 for {name}: its HTP computes in integers; ask for int8")
     defaults = {"vtcm_mb": ids.get("vtcm_mb", ""), OPTIMISATION_MODE: "2", PERFORMANCE_MODE: "burst"}
     if not fixed_io:
         defaults |= {OFFLOAD_IO: "0", PROFILING: "detailed"}

@@ -314,6 +314,13 @@ def test_channels_last_changes_the_layout_and_nothing_else() -> None:
 
 
 @needs_qnn
+@pytest.mark.parametrize("backend", ["ort_qnn", "snpe"])
+def test_a_chip_of_integers_refuses_float_by_that_name(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(CompilerError, match=f"{backend} has no fp16 for qcs6490"):
+        compile_segment(segment(convolutions(), backend, "fp16", load_device("qcs6490")), tmp_path, LIMITS)
+
+
+@needs_qnn
 def test_an_sdk_that_is_named_and_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in SDK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
