@@ -16,6 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """List the sensors with their rails, or the reason and the way out."""
     parser = argparse.ArgumentParser(prog="python -m experiments.doctor", description=__doc__.split("\n", 1)[0])
     parser.parse_args(argv)
+    from experiments.evaluator.power.meter import find_meter
     from experiments.evaluator.power.registry import all_sensors
     from experiments.units import joules, watts
 
@@ -29,8 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         write = joules if sensor.counts else watts
         rails = ", ".join(f"{rail} {write(value)}" for rail, value in sensor.read().items())
         print(f"{sensor.name:16} ok   every {sensor.period_s:g} s: {rails}")
-    if not usable:
-        print("no sensor can be read here: energy is modelled from the device file's figures")
+    for kind in ("cpu", "gpu", "npu"):
+        meter = find_meter(kind)
+        told = "energy is modelled" if isinstance(meter, str) else f"energy is measured by {meter.title}"
+        print(f"what runs on this machine's {kind}: {told}")
     return 0 if usable else 1
 
 

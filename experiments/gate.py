@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
@@ -168,15 +169,11 @@ def _compare(name: str, before: store.Row, after: store.Row | None, limits: Limi
         )
     ]
     if limits.energy is not None and before.energy_j and after.energy_j:
-        energy = after.energy_j / before.energy_j
-        # Energy is modelled from the latency, so its noise is at most the latency's.
-        ratio = Ratio(
-            typical=energy, low=energy * latency.low / latency.typical, high=energy * latency.high / latency.typical
-        )
+        ratio = _energy_ratio(before, after, latency)
         found.append(
             Comparison(
                 name=name, quantity="energy", verdict=judge(ratio, limits.energy), before=joules(before.energy_j),
-                after=joules(after.energy_j), ratio=ratio,
+                after=joules(after.energy_j), ratio=ratio, remark=_sources(before.energy_source, after.energy_source),
             )
         )  # fmt: skip
     return found
@@ -204,10 +201,31 @@ def _latency_ratio(before: store.Row, after: store.Row, limits: Limits, seed: in
     return Ratio(typical=exact, low=exact, high=exact)
 
 
+def _energy_ratio(before: store.Row, after: store.Row, latency: Ratio) -> Ratio:
+    """Bound the ratio by the meters' intervals; a modelled energy follows the latency, and so does its noise."""
+    assert before.energy_j, "checked by the caller"
+    assert after.energy_j, "checked by the caller"
+    energy = after.energy_j / before.energy_j
+    if "measured" not in {before.energy_source, after.energy_source}:
+        return Ratio(
+            typical=energy, low=energy * latency.low / latency.typical, high=energy * latency.high / latency.typical
+        )
+    off = math.hypot(_uncertainty(before), _uncertainty(after))
+    return Ratio(typical=energy, low=energy * math.exp(-off), high=energy * math.exp(off))
+
+
+def _uncertainty(row: store.Row) -> float:
+    """Return the half width of the row's energy interval, relative."""
+    assert row.energy_j, "checked by the caller"
+    return ((row.energy_high_j or row.energy_j) - (row.energy_low_j or 0.0)) / (2.0 * row.energy_j)
+
+
+def _sources(before: str | None, after: str | None) -> str:
+    return "" if before == after else f"{before} before, {after} now"
+
+
 def _remark(before: store.Row, after: store.Row) -> str:
-    parts = []
-    if before.latency_source != after.latency_source:
-        parts.append(f"{before.latency_source} before, {after.latency_source} now")
+    parts = list(filter(None, [_sources(before.latency_source, after.latency_source)]))
     if after.samples_s:
         drift = drift_ratio(after.samples_s)
         if abs(drift - 1.0) > _MOST_DRIFT:

@@ -16,11 +16,14 @@ from experiments import store
 from experiments.candidates import Candidate, inapplicable, known_backends, splits, variants, whole_graph
 from experiments.environment import environment
 from experiments.evaluator import (
+    NOT_METERED,
     Context,
     Evaluation,
     Failure,
+    Meter,
     compile_plan,
     evaluate,
+    find_meter,
     is_measured,
     reference_outputs,
 )
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _CALIBRATION_BATCHES: Final = 4
-_PROTOCOL: Final = 2  # part of every row's key: raise it when the way of measuring changes
+_PROTOCOL: Final = 3  # part of every row's key: raise it when the way of measuring changes
 _INTERRUPTED: Final = 130
 
 
@@ -83,6 +86,7 @@ class _Request:
     objectives: tuple[str, ...]
     calibration: Calibration
     latencies: CalibrationSet
+    meters: Mapping[str, Meter | str]
     folder: Path
 
 
@@ -96,7 +100,9 @@ def run(options: Options, argv: list[str]) -> int:
 
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     request = _check(options)
-    store.write_json(request.folder / "environment.json", environment(argv, request.backends))
+    meters = {kind: meter if isinstance(meter, str) else meter.title for kind, meter in request.meters.items()}
+    about = {**environment(argv, request.backends), "meters": meters}
+    store.write_json(request.folder / "environment.json", about)
     _announce(request, options, console)
     rows = store.read_rows(request.folder)
     fresh: dict[str, store.Row] = {}
@@ -149,8 +155,15 @@ def _check(options: Options) -> _Request:
         objectives=tuple(options.objectives),
         calibration=calibration,
         latencies=latencies,
+        meters=_meters(devices),
         folder=folder,
     )
+
+
+def _meters(devices: Sequence[Device]) -> dict[str, Meter | str]:
+    """Find the meter, or why there is none, of each kind of processor of this machine."""
+    kinds = dict.fromkeys(p.kind for device in devices if device.os == "host" for p in device.processors)
+    return {kind: find_meter(kind) for kind in kinds}
 
 
 class ModelOptions(Protocol):
@@ -220,6 +233,9 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
         console.print(f"{len(uncosted)} nodes have no work count, for example {node}: {why}", style="yellow")
     if request.calibration.is_random and "int8" in options.precisions:
         console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")
+    for kind, meter in request.meters.items():
+        told = f"modelled: {meter}; see python -m experiments.doctor" if isinstance(meter, str) else meter.title
+        console.print(f"energy on this machine's {kind}: {told}", style="dim", highlight=False, markup=False)
     skipped = inapplicable(request.devices, request.backends)
     if skipped:
         store.write_json(request.folder / "not_applicable.json", skipped)
@@ -281,6 +297,7 @@ def _context(request: _Request, options: Options, limits: Limits) -> Context:
         feed=feed,
         reference=reference,
         calibration=request.latencies,
+        meters={kind: meter for kind, meter in request.meters.items() if isinstance(meter, Meter)},
     )
 
 
@@ -372,14 +389,18 @@ class _Progress:
 
 
 def _key(candidate: Candidate, request: _Request, options: Options) -> str:
-    """Name what a row depends on: plan, vendor versions, inputs and the way of measuring."""
-    versions = [get_compiler(s.compiler).version() for s in candidate.plan.segments]
-    latencies = request.latencies.rows_hash
-    return _hash([candidate.plan.digest, versions, request.calibration.digest, latencies, options.seed, _PROTOCOL])[:24]
+    """Name what a row depends on: plan, vendor versions, inputs, meters and the way of measuring."""
+    plan, latencies = candidate.plan, request.latencies.rows_hash
+    versions = [get_compiler(s.compiler).version() for s in plan.segments]
+    meters = [m.title for m in request.meters.values() if isinstance(m, Meter)] if is_measured(plan) else []
+    parts = [plan.digest, versions, request.calibration.digest, latencies, options.seed, meters, _PROTOCOL]
+    return _hash(parts)[:24]
 
 
 def _may_differ_next_time(row: store.Row) -> bool:
-    """Tell a crash or a limit, which a rerun may get past, from a refusal, which it cannot."""
+    """Tell a crash, a limit or a meter that failed, which a rerun may get past, from a refusal, which it cannot."""
+    if any(note.startswith(NOT_METERED) for note in row.notes):
+        return True
     ended = ("crashed with", "was stopped at its", "was cancelled", "ended without an answer")
     return row.status == "failed" and any(word in (row.reason or "") for word in ended)
 
@@ -401,8 +422,8 @@ def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) ->
 _CSV_HEADER: Final = (
     "model", "device", "processor", "backend", "precision", "options", "segments", "standing", "device_standing",
     "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "energy_j", "energy_low_j",
-    "energy_high_j", "energy_source", "peak_memory_bytes", "artefact_bytes", "dram_bytes", "cosine", "sqnr_db",
-    "relative_max", "runs_on", "plan_digest",
+    "energy_high_j", "energy_source", "energy_net_j", "peak_memory_bytes", "artefact_bytes", "dram_bytes", "cosine",
+    "sqnr_db", "relative_max", "runs_on", "plan_digest",
 )  # fmt: skip
 
 
@@ -421,9 +442,9 @@ def _caption(ranked: Sequence[Ranked]) -> str:
     parts = [
         (
             f"Latency is {', '.join(s for s in sources if s)} as the marker says; energy is modelled from the device"
-            " file's coefficients. Bars are intervals: samples' 5 to 95 % (measured), the compiler's bounds"
-            " (simulated), the figures' bounds (modelled), or 8 of 10 models kept out of a calibration (Qualcomm's"
-            " NPUs, see the notes); overlapping bars are a tie. Each panel is one device:"
+            f" file's coefficients{_metered(rows)}. Bars are intervals: samples' 5 to 95 % (measured), the compiler's"
+            " bounds (simulated), the figures' bounds (modelled), or 8 of 10 models kept out of a calibration"
+            " (Qualcomm's NPUs, see the notes); overlapping bars are a tie. Each panel is one device:"
             " points of different panels do not compete."
         )
     ]
@@ -432,6 +453,12 @@ def _caption(ranked: Sequence[Ranked]) -> str:
     if failed:
         parts.append(f"{failed} candidates failed and are listed in outcomes.jsonl.")
     return " ".join(parts)
+
+
+def _metered(rows: Sequence[store.Row]) -> str:
+    """Say which energies a meter measured: they and modelled ones are of two kinds."""
+    meters = dict.fromkeys(str(row.energy_meter["meter"]) for row in rows if row.energy_meter)
+    return f' (marked "metered": measured by {", ".join(meters)}, idle included)' if meters else ""
 
 
 def _hash(value: object) -> str:

@@ -91,7 +91,9 @@ def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str, 
         alpha=1.0 if on else 0.75,
         zorder=3,
     )
-    label = point.row.precision if point.row.segments == 1 else f"{point.row.precision} ({point.row.processor})"
+    where = f" ({point.row.processor})" if point.row.segments > 1 else ""
+    metered = ", metered" if "energy" in objectives and point.row.energy_source == "measured" else ""
+    label = f"{point.row.precision}{where}{metered}"
     axis.annotate(label, (x[0], y[0]), xytext=label_offset, textcoords="offset points", fontsize=7, color=colour)
 
 

@@ -53,7 +53,8 @@ def value(row: Row, objective: str) -> tuple[float, float, float] | None:
     if objective == "latency" and row.latency_s is not None:
         return row.latency_s, row.latency_low_s or row.latency_s, row.latency_high_s or row.latency_s
     if objective == "energy" and row.energy_j is not None:
-        return row.energy_j, row.energy_low_j or row.energy_j, row.energy_high_j or row.energy_j
+        low_j = row.energy_j if row.energy_low_j is None else row.energy_low_j  # a meter's bound may be 0
+        return row.energy_j, low_j, row.energy_high_j or row.energy_j
     plain = {
         "power": row.power_w,
         "memory": row.peak_memory_bytes,

@@ -55,6 +55,8 @@ class Row:
     energy_high_j: float | None = None
     energy_source: str | None = None
     energy_parts_j: Mapping[str, float] | None = None
+    energy_net_j: float | None = None
+    energy_meter: Mapping[str, float | str] | None = None
     peak_memory_bytes: int | None = None
     artefact_bytes: int | None = None
     dram_bytes: int | None = None
@@ -112,6 +114,7 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
 
 def _costs(outcome: Evaluation) -> dict[str, Any]:
     energy, error, samples = outcome.energy, outcome.output_error, outcome.samples
+    metered = energy and energy.metered
     return {
         "latency_s": outcome.latency.typical_s,
         "latency_low_s": outcome.latency.low_s,
@@ -121,13 +124,9 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "energy_low_j": energy and energy.low_j,
         "energy_high_j": energy and energy.high_j,
         "energy_source": energy and energy.source.value,
-        "energy_parts_j": energy
-        and {
-            "compute": energy.compute_j,
-            "memory": energy.memory_j,
-            "static": energy.static_j,
-            "transfer": energy.transfer_j,
-        },
+        "energy_parts_j": energy and dict(energy.parts_j),
+        "energy_net_j": metered and metered.measured.net_j,
+        "energy_meter": metered and {"meter": metered.meter, **dataclasses.asdict(metered.measured)},
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artefact_bytes": outcome.artefact_bytes,
         "dram_bytes": outcome.dram_bytes,

@@ -37,7 +37,13 @@ def _wide_table(done: Sequence[Ranked]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
         table.add_column(heading, no_wrap=heading != "latency")
-    for heading in ("energy (modelled)", "size", "output error", "remark"):
+    metered = any(entry.row.energy_source == "measured" for entry in done)
+    for heading in (
+        "energy (modelled unless metered)" if metered else "energy (modelled)",
+        "size",
+        "output error",
+        "remark",
+    ):
         table.add_column(heading)
     for entry in done:
         table.add_row(*_cells(entry))
@@ -61,7 +67,7 @@ def _narrow_table(done: Sequence[Ranked]) -> Table:
             row.precision,
             seconds(row.latency_s),
             row.latency_source or "",
-            joules(row.energy_j),
+            _energy(row, joules(row.energy_j)),
             error,
         )
     return table
@@ -82,11 +88,15 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
         " ".join(filter(None, [row.precision, row.options])),
         interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s)),
         row.latency_source or "",
-        interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j)),
+        _energy(row, interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j))),
         size(row.artefact_bytes),
         _error(row),
         _remark(row),
     )
+
+
+def _energy(row: Row, text: str) -> str:
+    return f"{text} metered, {joules(row.energy_net_j)} above idle" if row.energy_source == "measured" else text
 
 
 def _error(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from experiments.evaluator.energy import Energy
 from experiments.evaluator.evaluate import (
+    NOT_METERED,
     Context,
     compile_plan,
     estimate_segment,
@@ -11,18 +12,22 @@ from experiments.evaluator.evaluate import (
 )
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.evaluator.measure import Samples, measure
+from experiments.evaluator.power.meter import Meter, find_meter
 from experiments.evaluator.values import Evaluation, Failure, Misplacement
 
 __all__ = [
+    "NOT_METERED",
     "Context",
     "Energy",
     "Evaluation",
     "Failure",
+    "Meter",
     "Misplacement",
     "Samples",
     "compile_plan",
     "estimate_segment",
     "evaluate",
+    "find_meter",
     "handovers",
     "is_measured",
     "measure",

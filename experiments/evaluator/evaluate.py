@@ -7,7 +7,7 @@ the processor it is for is measured, what the vendor's compiler simulates is rea
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from compilers import (
     Action,
@@ -22,7 +22,7 @@ from compilers import (
     get_compiler,
 )
 from experiments.evaluator.calibrated import calibrated, latency_models
-from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, modelled_energy
+from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
 from experiments.evaluator.roofline import boundary_bytes, roofline
 from experiments.evaluator.run import Run, run_artefact
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from experiments.evaluator.power.meter import Meter
     from partition import CalibrationSet, Plan, Segment
 
+NOT_METERED: Final = "energy not measured by"
 _WEAKEST_FIRST = (Source.MODELLED, Source.PUBLISHED, Source.SIMULATED, Source.MEASURED)
 
 
@@ -42,6 +44,7 @@ class Context:
     """What all candidates of one run share: where artefacts lie, the limits, the feed and its reference.
 
     With a calibration, latencies on the devices it covers are predicted by it, not simulated or modelled alone.
+    `meters` are those of this machine's processors, by kind: what is timed here is metered too.
     """
 
     build: Path
@@ -50,6 +53,7 @@ class Context:
     reference: Feed
     calibration: CalibrationSet | None = None
     budget_s: float = 5.0
+    meters: Mapping[str, Meter] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,15 +136,14 @@ def _run_segment(
     if tensors is None or not get_compiler(segment.compiler).available(Action.RUN, segment.device, segment.processor):
         return None
     feed = {spec.name: tensors[spec.name] for spec in segment.graph.inputs()}
+    meter = context.meters.get(segment.device.processor(segment.processor).kind)
     try:
-        return run_artefact(artefact, feed, limits=context.limits, budget_s=context.budget_s)
+        return run_artefact(artefact, feed, limits=context.limits, budget_s=context.budget_s, meter=meter)
     except CompilerError as error:
         raise _FailedError(index, segment, Action.RUN, error) from error
 
 
-def _cost_segment(
-    index: int, segment: Segment, artefact: Artefact, run: Run | None, context: Context
-) -> _SegmentCost:
+def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | None, context: Context) -> _SegmentCost:
     compiler = get_compiler(segment.compiler)
     try:
         if run and run.samples:
@@ -153,7 +156,7 @@ def _cost_segment(
                 notes = (*notes, f"{len(estimate.uncosted_nodes)} nodes have no cost in the estimate")
     except CompilerError as error:
         raise _FailedError(index, segment, Action.ESTIMATE, error) from error
-    energy, energy_note = _energy(segment, latency, traffic)
+    energy, energy_note = _energy(segment, latency, traffic, run, context)
     return _SegmentCost(
         latency=latency,
         energy=energy,
@@ -204,7 +207,20 @@ def _with_dispatch(latency: Latency, segment: Segment) -> Latency:
     )
 
 
-def _energy(segment: Segment, latency: Latency, traffic: int | None) -> tuple[Energy | None, tuple[str, ...]]:
+def _energy(
+    segment: Segment, latency: Latency, traffic: int | None, run: Run | None, context: Context
+) -> tuple[Energy | None, tuple[str, ...]]:
+    """Take what the meter measured; else model it, and say why where a meter was asked."""
+    kind = segment.device.processor(segment.processor).kind
+    if run and run.energy:
+        return measured_energy(context.meters[kind].title, run.energy), ()
+    energy, notes = _modelled(segment, latency, traffic)
+    if run and run.no_energy:
+        notes = (*notes, f"{NOT_METERED} {context.meters[kind].title}: {run.no_energy}")
+    return energy, notes
+
+
+def _modelled(segment: Segment, latency: Latency, traffic: int | None) -> tuple[Energy | None, tuple[str, ...]]:
     """Model the energy; without a simulated traffic, weights and boundary tensors cross the DRAM once."""
     if segment.graph.macs is None:
         return None, ("no energy: the MACs of some nodes are not known",)

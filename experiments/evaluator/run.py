@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -11,6 +11,13 @@ from numpy.typing import NDArray
 
 from compilers import Artefact, Limits, get_compiler, in_child
 from experiments.evaluator.measure import Samples, measure
+from experiments.evaluator.power.sensor import SensorError
+from experiments.evaluator.power.window import MeasuredEnergy, WindowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from experiments.evaluator.power.meter import Meter
 
 Feed = dict[str, NDArray[Any]]
 
@@ -20,24 +27,29 @@ class Run:
     """One visit to a child process.
 
     `samples` and `peak_memory_bytes` (resident growth from before the load) are None unless the session
-    runs on the device that the segment asked for.
+    runs on the device that the segment asked for. `energy` is what the meter measured, None without one; where it was
+    asked and could not, `no_energy` says why.
     """
 
     outputs: Feed
     samples: Samples | None
     peak_memory_bytes: int | None
+    energy: MeasuredEnergy | None = None
+    no_energy: str = ""
 
 
-def run_artefact(artefact: Artefact, feed: Feed, *, limits: Limits, budget_s: float | None) -> Run:
-    """Run the artefact in a child; time it when `budget_s` is given and the session is on the device.
+def run_artefact(
+    artefact: Artefact, feed: Feed, *, limits: Limits, budget_s: float | None, meter: Meter | None = None
+) -> Run:
+    """Run the artefact in a child; time and meter it when `budget_s` is given and the session is on the device.
 
     Raises:
         CompilerError: the backend cannot load or run it, or the child died.
     """
-    return in_child(_run, artefact, feed, budget_s, limits=limits)
+    return in_child(_run, artefact, feed, budget_s, meter, limits=limits)
 
 
-def _run(artefact: Artefact, feed: Feed, budget_s: float | None) -> Run:
+def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | None) -> Run:
     process = psutil.Process()
     compiler = get_compiler(artefact.compiler)
     before = process.memory_info().rss
@@ -46,8 +58,19 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None) -> Run:
         timed = measure(lambda: session.run(feed), budget_s=budget_s) if on_device and budget_s else None
         outputs = session.run(feed)
         peak = process.memory_info().rss - before if on_device else None
+        energy, no_energy = _energy(meter, lambda: session.run(feed)) if timed and meter else (None, "")
     return Run(
         outputs={name: np.asarray(array) for name, array in outputs.items()},
         samples=timed,
         peak_memory_bytes=max(peak, 0) if peak is not None else None,
+        energy=energy,
+        no_energy=no_energy,
     )
+
+
+def _energy(meter: Meter, call: Callable[[], object]) -> tuple[MeasuredEnergy | None, str]:
+    """Measure apart from the latency: reading a sensor disturbs the clock."""
+    try:
+        return meter.measure(call), ""
+    except (SensorError, WindowError) as error:
+        return None, str(error)

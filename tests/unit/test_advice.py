@@ -45,6 +45,14 @@ def run_of(entry: store.Row, trace: Trace, horizon_s: float = 60.0, device: Devi
     return Run(name=name, row=entry, result=simulate(machine, trace, horizon_s=horizon_s), each=1)
 
 
+def test_a_metered_energy_splits_into_what_flows_anyway_and_what_the_work_adds() -> None:
+    made = assemble(DEVICE, row("x", "npu", 1e-3, energy_parts_j={"net": 1e-3, "idle": 3e-3}))
+    assert made.machine.cost.compute_j == pytest.approx(1e-3)
+    assert made.machine.cost.memory_j == 0.0
+    assert made.machine.cost.static_w == pytest.approx(3.0)
+    assert any("cannot tell memory from compute" in note for note in made.assumptions)
+
+
 def test_t11a_the_cpu_is_recommended_and_the_dispatch_floor_is_why() -> None:
     # y = MatMul(x[1,64], W[64,64]): 1.0 ms on the device, 0.02 ms on the CPU.
     npu = DEVICE.processor("npu")

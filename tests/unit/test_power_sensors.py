@@ -11,7 +11,7 @@ from experiments.evaluator.power.accelerators import Apple, Nvml
 from experiments.evaluator.power.android import Battery, Odpm
 from experiments.evaluator.power.sensor import Protocol, Recorder, Sensor, SensorError, measure_energy
 from experiments.evaluator.power.sysfs import Hwmon, Ina3221, Rapl
-from experiments.evaluator.power.window import Samples, WindowError, energy_per_inference
+from experiments.evaluator.power.window import Samples, WindowError, add_rails, energy_per_inference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,10 @@ def test_a_counter_gives_the_same_also_when_it_wraps_or_stands_still(samples: Sa
     [
         (Samples(times_s=(0.0, 1.0, 2.0), joules=(0.0, 2.0, 1.0)), "ran backwards at reading 3"),
         (Samples(times_s=(0.0, 1.0, 2.0), joules=(0.0, 9.0, 1.0), wraps_at_j=5.0), "fell by more than its range"),
+        (
+            Samples(times_s=(0.0, 1.0, 2.0), joules=(7.0, 9.0, 8.0), wraps_at_j=262143.0),
+            "backwards at reading 3, from 9",
+        ),
         (Samples(times_s=(0.0, 1.0, 2.0), joules=(3.0, 3.0, 3.0)), "did not move"),
         (Samples(times_s=(0.0, 1.0, 2.0), watts=(1.0, float("nan"), 1.0)), "reading 2 is not a number"),
         (Samples(times_s=(0.0, 2.0, 1.0), watts=(1.0, 1.0, 1.0)), "reading 3 is not later"),
@@ -208,14 +212,14 @@ class Steady(Sensor):
 
 
 def test_a_measurement_counts_its_inferences_and_is_net_of_idle() -> None:
-    energy = measure_energy(Steady(), "all", lambda: None, protocol=Protocol(idle_s=0.1, busy_s=0.1))
+    energy = measure_energy(Steady(), ["all"], lambda: None, protocol=Protocol(idle_s=0.1, busy_s=0.4))
     assert energy.net_j == pytest.approx(0.0, abs=1e-9)
     assert energy.gross_j * energy.inferences == pytest.approx(3.0 * energy.window_s)
 
 
 def test_a_sensor_that_vanishes_is_told_with_the_number_of_readings() -> None:
     with pytest.raises(SensorError, match="vanished after 5 readings: gone"):
-        measure_energy(Steady(5), "all", lambda: None, protocol=Protocol(idle_s=0.05, busy_s=0.05))
+        measure_energy(Steady(5), ["all"], lambda: None, protocol=Protocol(idle_s=0.05, busy_s=0.05))
     with Recorder(Steady()) as recorder:
         pass
     with pytest.raises(SensorError, match="no rail 'gpu'"):
@@ -227,3 +231,40 @@ def test_the_doctor_explains_every_sensor(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     for name in ("rapl", "nvml", "ina3221", "hwmon", "android_odpm", "android_battery", "apple"):
         assert name in out
+
+
+@pytest.mark.parametrize(
+    ("sensor", "kind", "rails", "expected"),
+    [
+        (Rapl(), "cpu", ("package-0", "package-0/core", "package-0/dram", "psys"), ("package-0", "package-0/dram")),
+        (Rapl(), "cpu", ("package-0", "package-1", "package-1/uncore"), ("package-0", "package-1")),
+        (Rapl(), "gpu", ("package-0",), ()),
+        (Nvml(), "gpu", ("gpu0 NVIDIA H200",), ("gpu0 NVIDIA H200",)),
+        (Nvml(), "gpu", ("gpu0 A", "gpu1 A"), ()),
+        (Nvml(), "cpu", ("gpu0 A",), ()),
+        (Ina3221(), "gpu", ("VDD_IN", "VDD_GPU_SOC", "VDD_CPU_CV"), ("VDD_GPU_SOC",)),
+        (Ina3221(), "cpu", ("VDD_IN", "VDD_CPU_GPU_CV"), ("VDD_CPU_GPU_CV",)),
+        (Hwmon(), "gpu", ("amdgpu/PPT", "power_meter/power1"), ("amdgpu/PPT",)),
+        (Hwmon(), "cpu", ("amdgpu/PPT", "zenpower/SVI2_P_Core"), ("zenpower/SVI2_P_Core",)),
+        (Hwmon(), "npu", ("amdgpu/PPT",), ()),
+        (Apple(), "npu", ("cpu", "gpu", "npu", "dram"), ("npu", "dram")),
+        (Apple(), "npu", ("cpu", "dram"), ()),
+        (Battery(lambda _: ""), "cpu", ("battery",), ()),
+    ],
+)
+def test_only_rails_that_feed_the_processor_meter_it(
+    sensor: Sensor, kind: str, rails: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert sensor.rails_of(kind, rails) == expected
+
+
+def test_rails_add_up_and_a_slow_sensor_gets_longer_windows() -> None:
+    one = energy_per_inference(t11b(100.0), window=(7.0, 8.0), idle=(0.0, 2.0), inferences=100)
+    both = add_rails([one, one])
+    assert both.gross_j == pytest.approx(2 * one.gross_j)
+    assert both.uncertainty_j == pytest.approx(2 * one.uncertainty_j)
+    assert (both.samples, both.inferences) == (one.samples, one.inferences)
+    with pytest.raises(WindowError, match="no rail"):
+        add_rails([])
+    assert Protocol(idle_s=1.0, busy_s=2.0, least_periods=15).windows_s(0.5) == (7.5, 7.5)
+    assert Protocol(idle_s=1.0, busy_s=2.0, least_periods=15).windows_s(0.01) == (1.0, 2.0)

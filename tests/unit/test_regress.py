@@ -33,7 +33,8 @@ def noisy(median_s: float, seed: int, noise: float = 0.03, count: int = 100) -> 
 
 def measured(samples: tuple[float, ...], **changes: object) -> store.Row:
     median = float(np.median(samples))
-    return dataclasses.replace(ROW, samples_s=samples, latency_s=median, energy_j=6 * median, **changes)  # type: ignore[arg-type]
+    fields = {"samples_s": samples, "latency_s": median, "energy_j": 6 * median, **changes}
+    return dataclasses.replace(ROW, **fields)  # type: ignore[arg-type]
 
 
 def folder(path: Path, *rows: store.Row, environment: object = HOST) -> str:
@@ -83,6 +84,24 @@ def test_neighbours_that_are_alike_count_for_less() -> None:
     assert effective_samples(tuple(steps)) < 40
     assert effective_samples(tuple(rng.standard_normal(400))) > 250
     assert autocorrelation((1.0,) * 50) == 0.0
+
+
+def test_a_metered_energy_is_judged_by_the_meters_uncertainty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def metered(energy_j: float, off: float, source: str = "measured") -> store.Row:
+        return measured(
+            noisy(1e-3, 0), energy_j=energy_j, energy_low_j=energy_j * (1 - off), energy_high_j=energy_j * (1 + off),
+            energy_source=source,
+        )  # fmt: skip
+
+    before = folder(tmp_path / "a", metered(5e-3, 0.02))
+    assert main([before, folder(tmp_path / "b", metered(6.5e-3, 0.02)), "--energy", "1.1"]) == 1
+    assert "energy | 5.00 mJ | 6.50 mJ | 1.300 (1.264 to 1.337)" in capsys.readouterr().out
+    assert main([before, folder(tmp_path / "c", metered(5.5e-3, 0.3)), "--energy", "1.1"]) == 0
+    assert "too noisy to tell" in capsys.readouterr().out
+    main([before, folder(tmp_path / "d", metered(6.5e-3, 0.3, "modelled")), "--energy", "1.1"])
+    assert "measured before, modelled now" in capsys.readouterr().out
 
 
 def test_exit_codes_and_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,12 +86,14 @@ def _cost(device: Device, row: Row, notes: list[str]) -> Cost:
         notes.append(f"{row.processor}: the DRAM time is not known, so all but dispatch is taken to follow the clock")
     fixed_s = min(dispatch_s + dram_s, 0.9 * row.latency_s)
     parts = row.energy_parts_j
+    if "net" in parts:
+        notes.append(f"{row.processor}: a meter cannot tell memory from compute, so all above idle follows the clock")
     return Cost(
         compute_s=row.latency_s - fixed_s,
         fixed_s=fixed_s,
-        compute_j=parts["compute"],
-        memory_j=parts["memory"] + parts["transfer"],
-        static_w=parts["static"] / row.latency_s,
+        compute_j=max(parts.get("compute", 0.0) + parts.get("net", 0.0), 0.0),
+        memory_j=parts.get("memory", 0.0) + parts.get("transfer", 0.0),
+        static_w=(parts.get("static", 0.0) + parts.get("idle", 0.0)) / row.latency_s,
     )
 
 

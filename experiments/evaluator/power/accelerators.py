@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from experiments.evaluator.power.sensor import Sensor, SensorError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class Nvml(Sensor):
@@ -45,6 +45,11 @@ class Nvml(Sensor):
             }
         except library.NVMLError as error:
             raise SensorError(f"NVML gives no energy: {error}") from error
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:
+        """Take the GPU when there is one only: which of several runs a model is not known here."""
+        rails = tuple(rails)
+        return rails if kind == "gpu" and len(rails) == 1 else ()
 
     def _open(self) -> Any:  # noqa: ANN401
         library = self._given if self._given is not None else importlib.import_module("pynvml")
@@ -103,3 +108,8 @@ class Apple(Sensor):
         if not known:
             raise SensorError("the chip gives none of the counters that are known here")
         return known
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:
+        """Take the processor and the DRAM."""
+        rails = tuple(rails)
+        return tuple(rail for rail in rails if rail in {kind, "dram"}) if kind in rails else ()

@@ -42,6 +42,7 @@ class Odpm(Sensor):
     name: ClassVar[str] = "android_odpm"
     counts: ClassVar[bool] = True
     period_s: ClassVar[float] = 0.25
+    here: ClassVar[bool] = False
 
     def __init__(self, shell: Callable[[str], str] = adb_shell) -> None:
         self._shell = shell
@@ -71,6 +72,7 @@ class Battery(Sensor):
     name: ClassVar[str] = "android_battery"
     counts: ClassVar[bool] = False
     period_s: ClassVar[float] = 1.0
+    here: ClassVar[bool] = False
 
     def __init__(self, shell: Callable[[str], str] = adb_shell) -> None:
         self._shell = shell

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from experiments.evaluator.power.window import MeasuredEnergy, Samples, energy_per_inference
+from experiments.evaluator.power.window import MeasuredEnergy, Samples, add_rails, energy_per_inference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class SensorError(RuntimeError):
@@ -19,11 +19,15 @@ class SensorError(RuntimeError):
 
 
 class Sensor(abc.ABC):
-    """One kind of meter. `counts` tells joules that add up from watts of the moment; `period_s` is its own rhythm."""
+    """One kind of meter. `counts` tells joules that add up from watts of the moment; `period_s` is its own rhythm.
+
+    `here` is False for one that meters a device at the other end of a cable.
+    """
 
     name: ClassVar[str]
     counts: ClassVar[bool]
     period_s: ClassVar[float]
+    here: ClassVar[bool] = True
 
     @abc.abstractmethod
     def why_not(self) -> str | None:
@@ -40,6 +44,10 @@ class Sensor(abc.ABC):
     def wraps_at_j(self, rail: str) -> float | None:  # noqa: ARG002 - most counters do not wrap
         """Return the joules at which the rail's counter starts again; None when it does not, or tells watts."""
         return None
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:  # noqa: ARG002 - most meter no processor
+        """Return those of the rails that together feed a processor of this machine of that kind (cpu, gpu, npu)."""
+        return ()
 
 
 class Recorder:
@@ -60,6 +68,11 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    @property
+    def failed(self) -> bool:
+        """True once the sensor could not be read: going on would be for nothing."""
+        return self._failure is not None
 
     def samples(self, rail: str) -> Samples:
         """Return what was read of one rail.
@@ -91,22 +104,29 @@ class Recorder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Protocol:
-    """How long to stay idle before the load, and for how long to run at least."""
+    """How long to stay idle before the load, and for how long to run at least; a slow sensor gets longer windows."""
 
-    idle_s: float = 2.0
+    idle_s: float = 1.0
     busy_s: float = 2.0
+    least_periods: int = 15
+
+    def windows_s(self, period_s: float) -> tuple[float, float]:
+        """Return the idle and the busy seconds for a sensor of that rhythm."""
+        return max(self.idle_s, self.least_periods * period_s), max(self.busy_s, self.least_periods * period_s)
 
 
 def measure_energy(
     sensor: Sensor,
-    rail: str,
+    rails: Sequence[str],
     call: Callable[[], object],
     *,
     protocol: Protocol | None = None,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> MeasuredEnergy:
-    """Measure the energy of one `call`: idle first, one call as warm-up, then calls for the time asked for.
+    """Measure the energy of one `call`: one call as warm-up, then idle, then calls for the time asked for.
+
+    The rails add up, their uncertainties too.
 
     Raises:
         SensorError: the sensor cannot be read.
@@ -115,19 +135,24 @@ def measure_energy(
     reason = sensor.why_not()
     if reason is not None:
         raise SensorError(f"{sensor.name}: {reason}")
-    protocol = protocol or Protocol()
+    idle_s, busy_s = (protocol or Protocol()).windows_s(sensor.period_s)
     with Recorder(sensor, clock=clock) as recorder:
         call()  # loads what is loaded on first use, before the idle window
         sleep(sensor.period_s)
         idle_from = clock()
-        sleep(protocol.idle_s)
+        sleep(idle_s)
         begin = clock()
         inferences = 0
-        while clock() - begin < protocol.busy_s:
+        while clock() - begin < busy_s and not recorder.failed:
             call()
             inferences += 1
         end = clock()
         sleep(2 * sensor.period_s)
-    return energy_per_inference(
-        recorder.samples(rail), window=(begin, end), idle=(idle_from, begin), inferences=inferences
+    return add_rails(
+        [
+            energy_per_inference(
+                recorder.samples(rail), window=(begin, end), idle=(idle_from, begin), inferences=inferences
+            )
+            for rail in rails
+        ]
     )

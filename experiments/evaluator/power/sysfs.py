@@ -1,16 +1,24 @@
-"""Sensors that are files under /sys: RAPL (powercap), Jetson's INA3221, and hwmon (amdgpu and others)."""
+"""Sensors that are files under /sys: RAPL (powercap), Jetson's INA3221, and hwmon (amdgpu and others).
+
+The variable EDGEFRONTIER_SYS names another place, for a container that has the host's /sys elsewhere.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from experiments.evaluator.power.sensor import Sensor, SensorError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-_SYS = Path("/sys")
+_PROCESSOR_DRIVERS = {"cpu": ("zenpower/", "fam15h_power/"), "gpu": ("amdgpu/",)}
+
+
+def _sys() -> Path:
+    return Path(os.environ.get("EDGEFRONTIER_SYS", "/sys"))
 
 
 class Rapl(Sensor):
@@ -20,8 +28,8 @@ class Rapl(Sensor):
     counts: ClassVar[bool] = True
     period_s: ClassVar[float] = 0.01
 
-    def __init__(self, sys: Path = _SYS) -> None:
-        self._root = sys / "class" / "powercap"
+    def __init__(self, sys: Path | None = None) -> None:
+        self._root = (sys or _sys()) / "class" / "powercap"
 
     def why_not(self) -> str | None:
         """Say what is missing."""
@@ -47,8 +55,21 @@ class Rapl(Sensor):
         return {rail: _number(zone / "energy_uj") * 1e-6 for rail, zone in self._zones().items()}
 
     def wraps_at_j(self, rail: str) -> float | None:
-        """Return the range of the zone's counter."""
-        return _number(self._zones()[rail] / "max_energy_range_uj") * 1e-6
+        """Return the range of the zone's counter.
+
+        Raises:
+            SensorError: the zone is gone.
+        """
+        zone = self._zones().get(rail)
+        if zone is None:
+            raise SensorError(f"zone {rail} under {self._root} is gone")
+        return _number(zone / "max_energy_range_uj") * 1e-6
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:
+        """Take every package and its DRAM, which is counted apart; the cores' zone is inside the package's."""
+        if kind != "cpu":
+            return ()
+        return tuple(rail for rail in rails if rail.startswith("package-") and rail.split("/")[1:] in ([], ["dram"]))
 
     def _zones(self) -> dict[str, Path]:
         """Map rail to folder; a zone inside another one carries the outer one's name before its own."""
@@ -68,8 +89,8 @@ class Ina3221(Sensor):
     counts: ClassVar[bool] = False
     period_s: ClassVar[float] = 0.02
 
-    def __init__(self, sys: Path = _SYS) -> None:
-        self._root = sys / "bus" / "i2c" / "drivers"
+    def __init__(self, sys: Path | None = None) -> None:
+        self._root = (sys or _sys()) / "bus" / "i2c" / "drivers"
 
     def why_not(self) -> str | None:
         """Say what is missing."""
@@ -83,6 +104,10 @@ class Ina3221(Sensor):
             label: _number(millivolts) * 1e-3 * _number(milliamperes) * 1e-3
             for label, (millivolts, milliamperes) in self._rails().items()
         }
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:
+        """Take the rail that is named after the processor, as VDD_CPU_CV; it may feed another one, too."""
+        return tuple(rail for rail in rails if kind.upper() in rail.upper())[:1]
 
     def _rails(self) -> dict[str, tuple[Path, Path]]:
         rails = {}
@@ -101,8 +126,8 @@ class Hwmon(Sensor):
     counts: ClassVar[bool] = False
     period_s: ClassVar[float] = 0.05
 
-    def __init__(self, sys: Path = _SYS) -> None:
-        self._root = sys / "class" / "hwmon"
+    def __init__(self, sys: Path | None = None) -> None:
+        self._root = (sys or _sys()) / "class" / "hwmon"
 
     def why_not(self) -> str | None:
         """Say what is missing."""
@@ -114,6 +139,11 @@ class Hwmon(Sensor):
     def read(self) -> Mapping[str, float]:
         """Return watts by "driver/label"."""
         return {rail: _number(path) * 1e-6 for rail, path in self._rails().items()}
+
+    def rails_of(self, kind: str, rails: Iterable[str]) -> tuple[str, ...]:
+        """Take what a driver of that kind of processor reports; a GPU only when there is one."""
+        own = tuple(rail for rail in rails if rail.startswith(_PROCESSOR_DRIVERS.get(kind, ("none/",))))
+        return () if kind == "gpu" and len(own) > 1 else own
 
     def _rails(self) -> dict[str, Path]:
         rails: dict[str, Path] = {}

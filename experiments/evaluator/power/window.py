@@ -78,6 +78,22 @@ def energy_per_inference(
     )
 
 
+def add_rails(rails: Sequence[MeasuredEnergy]) -> MeasuredEnergy:
+    """Add what several rails measured over the same windows; the samples are those of the rail with the fewest.
+
+    Raises:
+        WindowError: there is no rail.
+    """
+    if not rails:
+        raise WindowError("no rail was measured")
+    summed = ("gross_j", "net_j", "uncertainty_j", "idle_w", "mean_w")
+    return dataclasses.replace(
+        rails[0],
+        samples=min(rail.samples for rail in rails),
+        **{name: sum(getattr(rail, name) for rail in rails) for name in summed},
+    )
+
+
 def _power(samples: Samples) -> tuple[Array, Array, float]:
     """Return (time, watts since the sample before, smallest step of the counter in J)."""
     times = np.asarray(samples.times_s, dtype=float)
@@ -101,15 +117,24 @@ def _power(samples: Samples) -> tuple[Array, Array, float]:
 
 
 def _unwrapped(joules: Array, wraps_at_j: float | None) -> Array:
-    """Return the joules between readings; a counter that runs backwards has wrapped, or is broken."""
+    """Return the joules between readings; a counter that runs backwards has wrapped, or is broken.
+
+    No processor uses half of a counter's range between two readings, so a step that would need that is no wrap.
+    """
     steps = np.diff(joules)
     back = steps < 0
     if back.any():
+        reading = int(np.argmax(back)) + 2
         if wraps_at_j is None:
-            raise WindowError(f"the energy counter ran backwards at reading {int(np.argmax(back)) + 2}")
+            raise WindowError(f"the energy counter ran backwards at reading {reading}")
         steps = np.where(back, steps + wraps_at_j, steps)
         if (steps < 0).any():
             raise WindowError(f"the energy counter fell by more than its range of {wraps_at_j:g} J")
+        if (steps[back] > wraps_at_j / 2).any():
+            raise WindowError(
+                f"the energy counter ran backwards at reading {reading}, from {joules[reading - 2]:g} to"
+                f" {joules[reading - 1]:g} J, far from the end of its range of {wraps_at_j:g} J"
+            )
     return steps
 
 
