@@ -1,6 +1,6 @@
 """Segment in, Artefact out: one backend per file, behind one interface."""
 
-from compilers.adapter import Action, Cause, Compiler, CompilerError, Session, StartError
+from compilers.adapter import Action, Cause, Compiler, CompilerError, Session, StartError, Variant
 from compilers.artefact import (
     Artefact,
     Estimate,
@@ -31,6 +31,7 @@ __all__ = [
     "Source",
     "StartError",
     "Trace",
+    "Variant",
     "cancel_children",
     "compile_segment",
     "compiler_names",

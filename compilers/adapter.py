@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -100,6 +101,14 @@ class Session(abc.ABC):
         self.close()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """One way to compile a graph: options of a segment, and whether it reads feeds for ranges of activations."""
+
+    options: tuple[tuple[str, str], ...] = ()
+    reads_feeds: bool = False
+
+
 class Compiler(abc.ABC):
     """A backend: it turns a Segment into an Artefact, and may load, estimate or explain it."""
 
@@ -121,6 +130,10 @@ class Compiler(abc.ABC):
     def version(self) -> str:
         """Return package versions and a hash of the vendor's library; part of every cache key."""
 
+    def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
+        """List the ways to compile that a sweep should try; the first is the plain one, without options."""
+        return (Variant(),)
+
     @abc.abstractmethod
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Compile the segment, whose graph lies in `out_dir/segment.onnx`, into `out_dir`.
@@ -140,8 +153,12 @@ class Compiler(abc.ABC):
         files: tuple[str, ...],
         size_bytes: int,
         facts: tuple[tuple[str, str], ...] = (),
+        precision: str = "",
     ) -> Artefact:
-        """Describe what `compile` wrote for a segment; the sandbox adds the seconds that it took."""
+        """Describe what `compile` wrote for a segment; the sandbox adds the seconds that it took.
+
+        `precision` is that of the arithmetic, where an option made it another than the segment's.
+        """
         from compilers.artefact import Artefact
 
         return Artefact(
@@ -150,7 +167,7 @@ class Compiler(abc.ABC):
             segment_digest=segment.digest,
             device=segment.device.name,
             processor=segment.processor,
-            precision=segment.precision,
+            precision=precision or segment.precision,
             directory=out_dir,
             files=files,
             size_bytes=size_bytes,

@@ -75,7 +75,10 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Artefact:
-    """One compiled segment on disk; `files` are relative to `directory`, the main one first."""
+    """One compiled segment on disk; `files` are relative to `directory`, the main one first.
+
+    `precision` is that of the arithmetic: an option can make it another than its segment's.
+    """
 
     compiler: str
     compiler_version: str

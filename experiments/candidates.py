@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilers import Action, compiler_names, get_compiler
 from graphs import Calibration, Graph, GraphError, load, quantise, save
-from partition import Device, Plan, Segment
+from partition import Device, FeedFile, Plan, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,17 +58,42 @@ def _quantised(graph: Graph, calibration: Calibration, build: Path) -> Graph:
 
 
 def whole_graph(
-    graph: Graph, by_precision: Mapping[str, Graph], devices: Iterable[Device], backends: Sequence[str]
+    graph: Graph,
+    by_precision: Mapping[str, Graph],
+    devices: Iterable[Device],
+    backends: Sequence[str],
+    feeds: FeedFile | None = None,
+    *,
+    sweep: bool = False,
 ) -> Iterator[Candidate]:
-    """Yield one candidate per (device, processor, backend, precision, options) that the backend can be asked for."""
+    """Yield one candidate per (device, processor, backend, precision, options) that the backend can be asked for.
+
+    Options are those of the backend's plain way, or with `sweep` of all its ways to compile; ranges of activations
+    come from `feeds` where a way needs some.
+    """
     for device in devices:
         for name in backends:
             for processor in compiling_processors(name, device):
-                for precision, variant in by_precision.items():
-                    segment = Segment(
-                        graph=variant, device=device, processor=processor, compiler=name, precision=precision
-                    )
-                    yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
+                for precision, lowered in by_precision.items():
+                    ways = get_compiler(name).variants(precision, device, processor)
+                    for way in ways if sweep else ways[:1]:
+                        segment = Segment(
+                            graph=lowered,
+                            device=device,
+                            processor=processor,
+                            compiler=name,
+                            precision=precision,
+                            options=way.options,
+                            feeds=feeds if way.reads_feeds else None,
+                        )
+                        yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
+
+
+def feed_file(calibration: Calibration) -> FeedFile | None:
+    """Return where the user's calibration data lies; random data lies nowhere."""
+    if calibration.is_random:
+        return None
+    return FeedFile(path=str(Path(calibration.source).resolve()), digest=calibration.digest)
 
 
 def splits(

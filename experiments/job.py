@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from compilers import Artefact, CompilerError, Limits, cancel_children, get_compiler
 from experiments import store
-from experiments.candidates import Candidate, inapplicable, known_backends, splits, variants, whole_graph
+from experiments.candidates import (
+    Candidate,
+    feed_file,
+    inapplicable,
+    known_backends,
+    splits,
+    variants,
+    whole_graph,
+)
 from experiments.environment import environment
 from experiments.evaluator import (
     NOT_METERED,
@@ -73,6 +81,7 @@ class Options:
     bindings: Sequence[tuple[str, int]]
     calibration: Path | None
     time_limit: int
+    sweep: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,6 +228,7 @@ def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
         options.splits,
         options.seed,
         calibration.digest,
+        *(["sweep"] if options.sweep else []),
     ]
     return f"{graph.name}-{_hash(key)[:8]}"
 
@@ -231,7 +241,7 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
     if uncosted:
         node, why = next(iter(uncosted.items()))
         console.print(f"{len(uncosted)} nodes have no work count, for example {node}: {why}", style="yellow")
-    if request.calibration.is_random and "int8" in options.precisions:
+    if request.calibration.is_random and ("int8" in options.precisions or options.sweep):
         console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")
     for kind, meter in request.meters.items():
         told = f"modelled: {meter}; see python -m experiments.doctor" if isinstance(meter, str) else meter.title
@@ -255,7 +265,14 @@ def _outcomes(
     limits = Limits(time_s=float(options.time_limit))
     by_precision = _variants(request, options.out / "build", console)
     candidates = [
-        *whole_graph(request.graph, by_precision, request.devices, request.backends),
+        *whole_graph(
+            request.graph,
+            by_precision,
+            request.devices,
+            request.backends,
+            feed_file(request.calibration),
+            sweep=options.sweep,
+        ),
         *splits(request.graph, by_precision, request.devices, request.backends, options.splits),
     ]
     keys = [_key(c, request, options) for c in candidates]

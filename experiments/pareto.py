@@ -58,6 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         "--splits", type=count, default=1, metavar="N", help="split plans to try per device (default: %(default)s)"
     )
     parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="try every way to compile that a backend knows, such as compressed weights (then size and error are"
+        " objectives worth a look)",
+    )
+    parser.add_argument(
         "--objectives",
         type=names,
         default=("latency", "energy"),

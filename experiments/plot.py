@@ -65,7 +65,9 @@ def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], co
         colour = colours[series[0]]
         label_offset = (6, 5) if number % 2 == 0 else (6, -11)  # neighbours of two series do not write over each other
         for point in members:
-            _point(axis, point, objectives, colour, label_offset)
+            _point(axis, point, objectives, colour)
+        for place, label in _labels(members, objectives).items():
+            axis.annotate(label, place, xytext=label_offset, textcoords="offset points", fontsize=7, color=colour)
         _frontier_line(axis, [p for p in members if p.standing == "frontier"], objectives, colour)
     _device_line(axis, points, objectives)
     for objective, direction in zip(objectives, ("x", "y"), strict=True):
@@ -74,7 +76,23 @@ def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], co
     axis.set_axisbelow(True)
 
 
-def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str, label_offset: tuple[int, int]) -> None:
+def _labels(points: Sequence[Ranked], objectives: tuple[str, str]) -> dict[tuple[float, float], str]:
+    """Return one label per place: points that lie on each other (compressed weights, say) share it."""
+    at: dict[tuple[float, float], list[str]] = {}
+    for point in points:
+        row = point.row
+        where = f" ({row.processor})" if row.segments > 1 else ""
+        how = "".join(f" {option.partition('=')[2]}" for option in row.options.split()) if row.segments == 1 else ""
+        metered = ", metered" if "energy" in objectives and row.energy_source == "measured" else ""
+        x, y = (_known(point, objective)[0] for objective in objectives)
+        at.setdefault((x, y), []).append(f"{row.precision}{how}{where}{metered}")
+    return {
+        place: f"{names[0]}, {len(names) - 1} more" if len(names) > 2 else ", ".join(names)
+        for place, names in at.items()
+    }
+
+
+def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str) -> None:
     x, y = (_known(point, objective) for objective in objectives)
     on = point.standing == "frontier"
     axis.errorbar(
@@ -91,10 +109,6 @@ def _point(axis: Axes, point: Ranked, objectives: tuple[str, str], colour: str, 
         alpha=1.0 if on else 0.75,
         zorder=3,
     )
-    where = f" ({point.row.processor})" if point.row.segments > 1 else ""
-    metered = ", metered" if "energy" in objectives and point.row.energy_source == "measured" else ""
-    label = f"{point.row.precision}{where}{metered}"
-    axis.annotate(label, (x[0], y[0]), xytext=label_offset, textcoords="offset points", fontsize=7, color=colour)
 
 
 def _known(point: Ranked, objective: str) -> tuple[float, float, float]:

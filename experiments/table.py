@@ -64,7 +64,7 @@ def _narrow_table(done: Sequence[Ranked]) -> Table:
             _MARKS[entry.standing],
             f"{row.device}/{row.processor}{misplaced}",
             row.backend,
-            row.precision,
+            _variant(row),
             seconds(row.latency_s),
             row.latency_source or "",
             _energy(row, joules(row.energy_j)),
@@ -85,7 +85,7 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
         row.device,
         row.processor,
         row.backend,
-        " ".join(filter(None, [row.precision, row.options])),
+        _variant(row),
         interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s)),
         row.latency_source or "",
         _energy(row, interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j))),
@@ -97,6 +97,10 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
 
 def _energy(row: Row, text: str) -> str:
     return f"{text} metered, {joules(row.energy_net_j)} above idle" if row.energy_source == "measured" else text
+
+
+def _variant(row: Row) -> str:
+    return " ".join(filter(None, [row.precision, row.options]))
 
 
 def _error(row: Row) -> str:
@@ -125,5 +129,5 @@ def _print_failures(rows: Sequence[Row], console: Console) -> None:
         return
     console.print(f"\n{len(rows)} candidates came to nothing:", style="bold")
     for row in rows:
-        about = f"{row.backend} {row.device}/{row.processor} {row.precision}"
+        about = f"{row.backend} {row.device}/{row.processor} {_variant(row)}"
         console.print(f"  {about} ({row.failed_action}): {row.reason}", highlight=False, markup=False)

@@ -18,7 +18,7 @@ from partition.calibration import (
 )
 from partition.device import Device, DeviceError, Figure, Processor, device_names, load_device
 from partition.dynamics import OperatingPoint, PowerStates, Thermal, ThermalNode, Trip
-from partition.plan import PRECISIONS, Plan, PlanError, Segment, Tile
+from partition.plan import PRECISIONS, FeedFile, Plan, PlanError, Segment, Tile
 
 if TYPE_CHECKING:
     from partition.dag import Activation, activations, to_dag
@@ -48,6 +48,7 @@ __all__ = [
     "CalibrationSet",
     "Device",
     "DeviceError",
+    "FeedFile",
     "Figure",
     "LatencyModel",
     "OperatingPoint",

@@ -31,11 +31,19 @@ class Tile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FeedFile:
+    """Feeds of the user for ranges of activations: an absolute path, and the digest of what it held (graphs)."""
+
+    path: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """One sub-model on one processor, through one compiler, in one precision.
 
     For "int8" the graph is a QDQ graph already; for "fp32" and "fp16" it is the float graph and the compiler
-    lowers it, or refuses.
+    lowers it, or refuses. `feeds` is for a compiler that quantises activations itself.
     """
 
     graph: Graph
@@ -45,6 +53,7 @@ class Segment:
     precision: str
     options: tuple[tuple[str, str], ...] = ()
     tiles: tuple[Tile, ...] = ()
+    feeds: FeedFile | None = None
 
     def __post_init__(self) -> None:
         self.device.processor(self.processor)
@@ -66,13 +75,15 @@ class Segment:
             "precision": self.precision,
             "options": sorted(map(list, self.options)),
             "tiles": [{"node": t.node, "sizes": list(map(list, t.sizes))} for t in self.tiles],
+            **({"feeds": dataclasses.asdict(self.feeds)} if self.feeds else {}),
         }
 
     @property
     def digest(self) -> str:
-        """SHA-256 of `key()`, in hexadecimal; also covers the vendor's ids for the chip."""
+        """SHA-256 of `key()`, in hexadecimal; also covers the vendor's ids for the chip, and feeds by content alone."""
         ids = self.device.processor(self.processor).ids
-        return _digest({**self.key(), "ids": {vendor: dict(table) for vendor, table in ids.items()}})
+        key = {**self.key(), "ids": {vendor: dict(table) for vendor, table in ids.items()}}
+        return _digest({**key, "feeds": self.feeds.digest} if self.feeds else key)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,9 +153,9 @@ def _segment(entry: Mapping[str, Any], graphs: Mapping[str, Graph], device: Call
         precision=entry["precision"],
         options=tuple((str(k), str(v)) for k, v in entry["options"]),
         tiles=tuple(
-            Tile(node=t["node"], sizes=tuple((str(axis), int(n)) for axis, n in t["sizes"]))
-            for t in entry["tiles"]
+            Tile(node=t["node"], sizes=tuple((str(axis), int(n)) for axis, n in t["sizes"])) for t in entry["tiles"]
         ),
+        feeds=FeedFile(**entry["feeds"]) if "feeds" in entry else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Convert one model, prove the package, and hold it against the rules of the Neural Engine.
 
     python -m compilers.coreml MODEL.onnx [--precision fp16] [--target iOS17] [--compress w8] [--out FOLDER]
+    python -m compilers.coreml MODEL.onnx --compress w8a8 --calibration IMAGES
 
 MODEL is an ONNX file, a zoo name, or a finished `.mlpackage` (then only the lint runs). The lint predicts; where
 an operation really runs is known on the device only. The latency is modelled, with its interval.
@@ -22,8 +23,8 @@ from compilers.coreml.lint import lint
 from compilers.coreml.package import read_package
 from compilers.coreml.vendor import TARGETS
 from compilers.coreml.work import count_work
-from graphs import Graph, GraphError, load, zoo
-from partition import Segment, load_device
+from graphs import Calibration, Graph, GraphError, load, zoo
+from partition import FeedFile, Segment, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", choices=("fp16", "fp32"), default="fp16", help="of a float graph")
     parser.add_argument("--target", choices=TARGETS, help=f"deployment target (default: {DEFAULT_TARGET} or later)")
     parser.add_argument("--compress", choices=tuple(METHODS), help="compress the weights of a float graph")
+    parser.add_argument("--calibration", type=Path, metavar="PATH", help="data for w8a8 (default: random)")
     parser.add_argument("--chip", choices=tuple(latency.PUBLISHED), default="a17_pro", help="for the modelled latency")
     parser.add_argument("--bind", action="append", default=[], metavar="NAME=SIZE", help="fix a symbolic dimension")
     parser.add_argument("--out", type=Path, help="keep the package in this folder")
@@ -86,6 +88,7 @@ def _convert(graph: Graph, arguments: argparse.Namespace, folder: Path) -> None:
         compiler="coreml",
         precision="int8" if _is_quantised(graph) else arguments.precision,
         options=tuple((key, value) for key, value in stated.items() if value),
+        feeds=_feeds(graph, arguments.calibration) if arguments.calibration else None,
     )
     # fp32 is for looking at: the Neural Engine has none, and the lint says so for each operation.
     compute = "fp32" if segment.precision == "fp32" else compute_precision(segment)
@@ -95,11 +98,17 @@ def _convert(graph: Graph, arguments: argparse.Namespace, folder: Path) -> None:
     print(f"output error against ONNX Runtime {error} (relative L2; {RUNS_ON})")
     if built.compressed:
         print(f"{built.compressed} weights compressed")
+    if built.ranges:
+        print(f"ranges of activations from {built.ranges}")
     _print_lint(lint(read_package(folder / PACKAGE)))
     if built.arithmetic in latency.WIDTH_BYTES:
         _print_latency(graph, arguments.chip, built.arithmetic)
     if arguments.out is not None:
         print(f"package: {folder / PACKAGE}")
+
+
+def _feeds(graph: Graph, path: Path) -> FeedFile:
+    return FeedFile(path=str(path.resolve()), digest=Calibration.from_path(graph, path).digest)
 
 
 def _is_quantised(graph: Graph) -> bool:

@@ -11,8 +11,8 @@ Options of a segment:
     compute: fp16 or fp32, the arithmetic between the 8-bit operations of an int8 graph; the default is fp16 on the
         Neural Engine, which has no fp32, and fp32 elsewhere.
     compress: a method of compilers/coreml/compress.py (w8, w4, palette4, prune75, w8a8, ...) for a float graph.
-    samples: feeds for the activation ranges of w8a8 (default 4), random with seeds 0, 1, ...: right for cost, not for
-        accuracy; for ranges from data quantise the graph (precision int8).
+    samples: feeds for the activation ranges of w8a8: the first of the segment's feeds (default: all of them), or
+        without such random ones with seeds 0, 1, ... (default: 4), which are right for cost, not for accuracy.
 
 On Linux an artefact runs by MIL's documented semantics, not on Apple's kernels: right for checking a conversion,
 meaningless in its times. Latency is modelled on the few points that Apple has published. On a Mac, a device file with
@@ -21,6 +21,7 @@ meaningless in its times. Latency is modelled on the few points that Apple has p
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -28,6 +29,7 @@ from compilers.adapter import (
     Action,
     Compiler,
     CompilerError,
+    Variant,
     distribution_version,
     library_hash,
     missing_package,
@@ -79,6 +81,15 @@ class CoreMLCompiler(Compiler):
             f"{library_hash(*libraries, *sources)}"
         )
 
+    def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
+        """List every compression of a float16 package: the precision that all of Apple's processors have."""
+        from compilers.coreml.compress import METHODS
+
+        compressed = (
+            Variant(options=(("compress", name),), reads_feeds=method.activations) for name, method in METHODS.items()
+        )
+        return (Variant(), *(compressed if precision == "fp16" else ()))
+
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
         """Map each node whose operator has no lowering to the reason."""
         from compilers.coreml.lower import node_refusals
@@ -100,10 +111,12 @@ class CoreMLCompiler(Compiler):
             out_dir,
             files=(PACKAGE, WORK_FILE, *planned),
             size_bytes=tree_size_bytes(out_dir / PACKAGE),
+            precision=built.arithmetic,
             facts=(
                 ("runs_on", f"this Mac, {unit}" if unit else RUNS_ON),
                 ("mac_unit", unit),
                 ("compute", compute),
+                ("dram_bytes", str(_dram_bytes(segment, out_dir / PACKAGE))),
                 *built.facts(),
                 *latency.facts(processor),
             ),
@@ -142,7 +155,19 @@ class CoreMLCompiler(Compiler):
     def estimate(self, artefact: Artefact) -> Estimate:
         """Model the latency from the counted work and the points published for the chip."""
         work = Work.from_json((artefact.directory / WORK_FILE).read_text(encoding="utf-8"))
-        return latency.estimate(work, chip=artefact.fact("chip"), precision=artefact.fact("arithmetic"))
+        estimate = latency.estimate(work, chip=artefact.fact("chip"), precision=artefact.precision)
+        return dataclasses.replace(estimate, dram_bytes=int(artefact.fact("dram_bytes")))
+
+
+def _dram_bytes(segment: Segment, package: Path) -> int:
+    """Count the package's weights, compressed as they lie there, and the graph's inputs and outputs, each once.
+
+    Since iOS 17 the Neural Engine decompresses weights while it uses them (Apple, coremltools guide,
+    opt-palettization-perf).
+    """
+    weights = package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+    ports = (*segment.graph.inputs(), *segment.graph.outputs())
+    return (weights.stat().st_size if weights.exists() else 0) + sum(spec.size_bytes or 0 for spec in ports)
 
 
 def compute_precision(segment: Segment) -> str:

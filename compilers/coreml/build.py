@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -14,16 +15,19 @@ from compilers.coreml.check import check_package, count_operations, prove
 from compilers.coreml.lint import lint
 from compilers.coreml.lower import lower
 from compilers.coreml.write import convert, package_digest, save_model
-from graphs import random_inputs
+from graphs import Calibration, GraphError, random_inputs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import numpy as np
 
     from compilers.coreml.lower import Lowered
     from compilers.coreml.package import Program
     from partition import Segment
 
-DEFAULT_SAMPLES: Final = "4"
+RANDOM_SAMPLES: Final = 4
 IOS18: Final = "iOS18"
 NOT_PROVEN: Final = "unknown: ONNX Runtime cannot run the seeded feed"
 
@@ -36,6 +40,7 @@ class Built:
     arithmetic: str
     compress: str
     compressed: int
+    ranges: str
     operations: int
     sha256: str
     proof_error: float | None
@@ -57,6 +62,8 @@ class Built:
             facts["compress"] = self.compress
         if self.compressed:
             facts["compressed_weights"] = str(self.compressed)
+        if self.ranges:
+            facts["activation_ranges"] = self.ranges
         return tuple(facts.items())
 
 
@@ -92,6 +99,7 @@ def build(segment: Segment, package: Path, *, compute: str, default_target: str)
         arithmetic="int8" if activations or segment.precision == "int8" else compute,
         compress=name,
         compressed=compressed,
+        ranges=_ranges_from(segment) if activations else "",
         operations=count_operations(session.program),
         sha256=package_digest(package),
         proof_error=error,
@@ -114,15 +122,40 @@ def _check(segment: Segment, chosen: compression.Method, compute: str) -> None:
 def _compressed(segment: Segment, model: Any, lowered: Lowered, chosen: compression.Method, package: Path) -> Any:  # noqa: ANN401
     if not chosen.activations:
         return compression.compress(model, chosen)
-    samples = segment.option("samples", DEFAULT_SAMPLES)
-    if not samples.isdecimal() or not int(samples):
-        raise CompilerError(f"option samples={samples!r} is no count of feeds")
+    feeds = _feeds(segment)
     scratch = package.with_name("float.mlpackage")
     save_model(model, lowered, scratch)
-    feeds = (random_inputs(segment.graph, seed) for seed in range(int(samples)))
     ranges = activation_ranges(check_package(scratch), feeds)
     shutil.rmtree(scratch)
     return compression.compress(model, chosen, ranges)
+
+
+def _feeds(segment: Segment) -> Iterator[Mapping[str, np.ndarray[Any, Any]]]:
+    """Yield the feeds that the ranges of activations come from: the user's, or random ones.
+
+    Raises:
+        CompilerError: the option is no count, or the user's data is gone or is another than the segment names.
+    """
+    asked = segment.option("samples", "")
+    if asked and (not asked.isdecimal() or not int(asked)):
+        raise CompilerError(f"option samples={asked!r} is no count of feeds")
+    if segment.feeds is None:
+        return (random_inputs(segment.graph, seed) for seed in range(int(asked or RANDOM_SAMPLES)))
+    try:
+        calibration = Calibration.from_path(segment.graph, segment.feeds.path)
+    except GraphError as error:
+        raise CompilerError(f"no ranges for the activations: {error}") from error
+    if calibration.digest != segment.feeds.digest:
+        raise CompilerError(f"the calibration data at {segment.feeds.path} has changed since this was asked for")
+    return itertools.islice(calibration, int(asked) if asked else None)
+
+
+def _ranges_from(segment: Segment) -> str:
+    """Say what the ranges of activations came from."""
+    asked = segment.option("samples", "")
+    if segment.feeds is None:
+        return f"{asked or RANDOM_SAMPLES} random feeds: they tell cost, not accuracy"
+    return f"{asked or 'all'} feeds of {segment.feeds.path}"
 
 
 def _count_compressed(program: Program) -> int:

@@ -156,7 +156,7 @@ def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | N
                 notes = (*notes, f"{len(estimate.uncosted_nodes)} nodes have no cost in the estimate")
     except CompilerError as error:
         raise _FailedError(index, segment, Action.ESTIMATE, error) from error
-    energy, energy_note = _energy(segment, latency, traffic, run, context)
+    energy, energy_note = _energy(segment, artefact.precision, latency, traffic, run, context)
     return _SegmentCost(
         latency=latency,
         energy=energy,
@@ -208,19 +208,21 @@ def _with_dispatch(latency: Latency, segment: Segment) -> Latency:
 
 
 def _energy(
-    segment: Segment, latency: Latency, traffic: int | None, run: Run | None, context: Context
+    segment: Segment, precision: str, latency: Latency, traffic: int | None, run: Run | None, context: Context
 ) -> tuple[Energy | None, tuple[str, ...]]:
     """Take what the meter measured; else model it, and say why where a meter was asked."""
     kind = segment.device.processor(segment.processor).kind
     if run and run.energy:
         return measured_energy(context.meters[kind].title, run.energy), ()
-    energy, notes = _modelled(segment, latency, traffic)
+    energy, notes = _modelled(segment, precision, latency, traffic)
     if run and run.no_energy:
         notes = (*notes, f"{NOT_METERED} {context.meters[kind].title}: {run.no_energy}")
     return energy, notes
 
 
-def _modelled(segment: Segment, latency: Latency, traffic: int | None) -> tuple[Energy | None, tuple[str, ...]]:
+def _modelled(
+    segment: Segment, precision: str, latency: Latency, traffic: int | None
+) -> tuple[Energy | None, tuple[str, ...]]:
     """Model the energy; without a simulated traffic, weights and boundary tensors cross the DRAM once."""
     if segment.graph.macs is None:
         return None, ("no energy: the MACs of some nodes are not known",)
@@ -230,7 +232,7 @@ def _modelled(segment: Segment, latency: Latency, traffic: int | None) -> tuple[
         energy = modelled_energy(
             segment.device,
             processor,
-            segment.precision,
+            precision,
             latency=latency,
             macs=segment.graph.macs,
             dram_bytes=dram_bytes,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compilers import Action, compiler_names, get_compiler
-from partition import device_names, load_device
+from compilers import Action, Variant, compiler_names, get_compiler
+from partition import PRECISIONS, device_names, load_device
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = [(d, p.name) for d in device_names() for p in load_device(d).processors]
@@ -32,6 +32,15 @@ def test_a_backend_is_registered_under_its_own_name_and_tells_its_version(name: 
     assert get_compiler(name).version() == get_compiler(name).version() != ""
 
 
+@pytest.mark.parametrize("name", compiler_names())
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_ways_to_compile_differ_and_begin_with_the_plain_one(name: str, precision: str) -> None:
+    device = load_device("a17_pro")
+    ways = get_compiler(name).variants(precision, device, "npu")
+    assert ways[0] == Variant()
+    assert len(set(ways)) == len(ways)
+
+
 def test_each_backend_compiles_for_some_device_or_names_its_extra() -> None:
     for name in compiler_names():
         reasons = [get_compiler(name).why_not(Action.COMPILE, load_device(d), p) for d, p in PLACES]
@@ -46,8 +55,8 @@ def test_an_unknown_backend_is_answered_with_the_nearest() -> None:
 def test_asking_every_backend_everything_imports_no_vendor_code() -> None:
     script = """
 import sys
-from compilers import Action, compiler_names, get_compiler
-from partition import device_names, load_device
+from compilers import Action, Variant, compiler_names, get_compiler
+from partition import PRECISIONS, device_names, load_device
 for name in compiler_names():
     get_compiler(name).version()
     for device in map(load_device, device_names()):

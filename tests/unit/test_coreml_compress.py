@@ -22,8 +22,8 @@ from compilers.coreml.package import unpack_bits
 from compilers.coreml.session import EmulatedSession
 from compilers.coreml.vendor import coremltools
 from compilers.coreml.write import convert, save_model
-from graphs import Graph, from_proto, quantise, random_inputs
-from partition import Segment, load_device
+from graphs import Calibration, Graph, from_proto, quantise, random_inputs
+from partition import FeedFile, Segment, load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,9 @@ def net() -> Graph:
     return small_net()
 
 
-def compiled(graph: Graph, folder: Path, precision: str = "fp16", **options: str) -> Artefact:
+def compiled(
+    graph: Graph, folder: Path, precision: str = "fp16", feeds: FeedFile | None = None, **options: str
+) -> Artefact:
     segment = Segment(
         graph=graph,
         device=load_device("a17_pro"),
@@ -71,6 +73,7 @@ def compiled(graph: Graph, folder: Path, precision: str = "fp16", **options: str
         compiler="coreml",
         precision=precision,
         options=tuple(options.items()),
+        feeds=feeds,
     )
     folder.mkdir(exist_ok=True)
     return get_compiler("coreml").compile(segment, folder)
@@ -123,6 +126,30 @@ def test_activations_are_eight_bit_and_modelled_so(net: Graph, plain: Artefact, 
     # Weights alone bring no speed that Apple's figures bear out, and none is claimed.
     weights = compiled(net, tmp_path / "c", compress="w8")
     assert estimate(weights).latency == estimate(plain).latency
+
+
+def test_ranges_come_from_the_users_data(net: Graph, tmp_path: Path) -> None:
+    """Data a hundred times as wide as the random feeds gives the input a hundred times the step."""
+    wide = np.concatenate([random_inputs(net, seed)["x"] for seed in range(3)]) * np.float32(100)
+    np.save(tmp_path / "wide.npy", wide)
+    digest = Calibration.from_path(net, tmp_path / "wide.npy").digest
+    feeds = FeedFile(path=str(tmp_path / "wide.npy"), digest=digest)
+    steps = []
+    for name, data in (("random", None), ("wide", feeds)):
+        artefact = compiled(net, tmp_path / name, feeds=data, compress="w8a8", samples="3")
+        operations = EmulatedSession(artefact.main_file).program.operations
+        constants = {o.name: o.value for o in operations if o.type == "const"}
+        (scale,) = next(o for o in operations if o.type == "quantize").inputs["scale"]
+        steps.append(float(np.asarray(constants[str(scale)])))
+    assert steps[1] == pytest.approx(100 * steps[0], rel=0.01)
+    assert artefact.fact("activation_ranges") == f"3 feeds of {feeds.path}"
+    assert artefact.precision == "int8"
+    np.save(tmp_path / "wide.npy", wide / 2)
+    with pytest.raises(CompilerError, match="has changed since"):
+        compiled(net, tmp_path / "c", feeds=feeds, compress="w8a8")
+    (tmp_path / "wide.npy").unlink()
+    with pytest.raises(CompilerError, match="no calibration data at"):
+        compiled(net, tmp_path / "d", feeds=feeds, compress="w8a8")
 
 
 def test_ranges_hold_every_sample(net: Graph, tmp_path: Path) -> None:

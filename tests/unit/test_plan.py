@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from graphs import Graph, zoo
-from partition import DeviceError, Plan, PlanError, Segment, Tile, load_device
+from partition import DeviceError, FeedFile, Plan, PlanError, Segment, Tile, load_device
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,7 @@ def segment(graph: Graph) -> Segment:
         precision="int8",
         options=(("vtcm_mb", "4"),),
         tiles=(Tile(node="conv", sizes=(("x", 16), ("k", 32))),),
+        feeds=FeedFile(path="/data/images", digest="a" * 64),
     )
 
 
@@ -41,9 +42,16 @@ def test_every_field_of_a_segment_is_in_its_digest(segment: Segment) -> None:
         dataclasses.replace(segment, precision="fp16"),
         dataclasses.replace(segment, options=()),
         dataclasses.replace(segment, tiles=()),
+        dataclasses.replace(segment, feeds=None),
+        dataclasses.replace(segment, feeds=FeedFile(path="/data/images", digest="b" * 64)),
         dataclasses.replace(segment, graph=zoo.build("mobilenet_v3_small", seed=1)),
     ]
     assert len({s.digest for s in [segment, *others]}) == len(others) + 1
+
+
+def test_the_same_feeds_elsewhere_are_the_same_segment(segment: Segment) -> None:
+    moved = dataclasses.replace(segment, feeds=FeedFile(path="/other", digest="a" * 64))
+    assert moved.digest == segment.digest
 
 
 def test_what_cannot_be_is_refused(graph: Graph, segment: Segment) -> None:

@@ -1,0 +1,39 @@
+"""Which candidates a run proposes: the plain ways, or with a sweep all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compilers.coreml.compress import METHODS
+from experiments.candidates import feed_file, whole_graph
+from graphs import Calibration, zoo
+from partition import load_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_sweep_tries_every_way_and_gives_data_to_those_that_read_it(tmp_path: Path) -> None:
+    graph = zoo.build("mobilenet_v3_small")
+    (spec,) = graph.inputs()
+    np.save(tmp_path / "images.npy", np.zeros((2, *(spec.shape or ())), np.float32))
+    feeds = feed_file(Calibration.from_path(graph, tmp_path / "images.npy"))
+    assert feeds is not None
+
+    def asked(*, sweep: bool) -> dict[str, bool]:
+        found = whole_graph(
+            graph, {"fp16": graph, "int8": graph}, [load_device("a17_pro")], ("coreml",), feeds, sweep=sweep
+        )
+        return {c.title: c.plan.segments[0].feeds is not None for c in found}
+
+    plain = {"coreml a17_pro/npu fp16": False, "coreml a17_pro/npu int8": False}
+    swept = {f"coreml a17_pro/npu fp16 compress={n}": m.activations for n, m in METHODS.items()}
+    assert asked(sweep=False) == plain
+    assert asked(sweep=True) == plain | swept
+    assert sum(swept.values()) == 1
+
+
+def test_random_data_is_no_file() -> None:
+    assert feed_file(Calibration.random(zoo.build("squeezenet1_1"), 1)) is None
