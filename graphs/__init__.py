@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from graphs.feeds import random_inputs
     from graphs.onnx_io import from_proto, load, save
     from graphs.quantisation import Calibration, layer_errors, quantise
+    from graphs.quantisation.mixing import Mixer, Mixture, float_form
     from graphs.rewrite import rewrite_of
     from graphs.submodel import extract, unused_inputs
 
@@ -23,7 +24,10 @@ _LAZY = {
     "Verdict": "graphs.error",
     "compare": "graphs.error",
     "Calibration": "graphs.quantisation",
+    "Mixer": "graphs.quantisation.mixing",
+    "Mixture": "graphs.quantisation.mixing",
     "extract": "graphs.submodel",
+    "float_form": "graphs.quantisation.mixing",
     "from_proto": "graphs.onnx_io",
     "layer_errors": "graphs.quantisation",
     "load": "graphs.onnx_io",
@@ -38,12 +42,15 @@ __all__ = [
     "Calibration",
     "Graph",
     "GraphError",
+    "Mixer",
+    "Mixture",
     "Node",
     "OutputError",
     "TensorSpec",
     "Verdict",
     "compare",
     "extract",
+    "float_form",
     "from_proto",
     "layer_errors",
     "load",
