@@ -15,6 +15,8 @@ from partition import Device, FeedFile, Plan, Segment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from compilers import Compiler
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
@@ -64,16 +66,19 @@ def whole_graph(
     backends: Sequence[str],
     feeds: FeedFile | None = None,
     *,
+    compile_only: bool = False,
     sweep: bool = False,
 ) -> Iterator[Candidate]:
     """Yield one candidate per (device, processor, backend, precision, options) that the backend can be asked for.
 
-    Options are those of the backend's plain way, or with `sweep` of all its ways to compile; ranges of activations
-    come from `feeds` where a way needs some.
+    Without `compile_only`, a place for which a backend compiles and says nothing more (it neither runs nor
+    estimates there) is left out: its row would show the device's figures, whatever the backend. Options are those of
+    the backend's plain way, or with `sweep` of all its ways to compile; ranges of activations come from `feeds` where
+    a way needs some.
     """
     for device in devices:
         for name in backends:
-            for processor in compiling_processors(name, device):
+            for processor in compiling_processors(name, device, compile_only=compile_only):
                 for precision, lowered in by_precision.items():
                     ways = get_compiler(name).variants(precision, device, processor)
                     for way in ways if sweep else ways[:1]:
@@ -109,21 +114,28 @@ def splits(
             yield Candidate(plan=plan, cuts=cuts)
 
 
-def compiling_processors(backend: str, device: Device) -> tuple[str, ...]:
-    """List the processors of the device that the backend can compile for here."""
+def compiling_processors(backend: str, device: Device, *, compile_only: bool) -> tuple[str, ...]:
+    """List the processors of the device that the backend can compile for here; see `whole_graph`."""
     compiler = get_compiler(backend)
-    return tuple(p.name for p in device.processors if compiler.available(Action.COMPILE, device, p.name))
+    found = (p.name for p in device.processors if compiler.available(Action.COMPILE, device, p.name))
+    return tuple(p for p in found if compile_only or not _only_compiles(compiler, device, p))
 
 
-def inapplicable(devices: Iterable[Device], backends: Sequence[str]) -> dict[str, str]:
-    """Map "backend on device" to the reason, for pairs in which no processor can be compiled for."""
+def _only_compiles(compiler: Compiler, device: Device, processor: str) -> bool:
+    return not any(compiler.available(action, device, processor) for action in (Action.RUN, Action.ESTIMATE))
+
+
+def inapplicable(devices: Iterable[Device], backends: Sequence[str], *, compile_only: bool = False) -> dict[str, str]:
+    """Map "backend on device" to the reason, for pairs without a candidate of `whole_graph`."""
     reasons = {}
     for device in devices:
         for name in backends:
-            if not compiling_processors(name, device):
+            if not compiling_processors(name, device, compile_only=compile_only):
                 compiler = get_compiler(name)
                 whys = (compiler.why_not(Action.COMPILE, device, p.name) for p in device.processors)
-                reasons[f"{name} on {device.name}"] = "; ".join(dict.fromkeys(filter(None, whys)))
+                only = compiling_processors(name, device, compile_only=True)
+                asked = f"it compiles for {', '.join(only)} and can do no more there; ask with --backends {name}"
+                reasons[f"{name} on {device.name}"] = asked if only else "; ".join(dict.fromkeys(filter(None, whys)))
     return reasons
 
 

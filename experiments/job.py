@@ -246,7 +246,7 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
     for kind, meter in request.meters.items():
         told = f"modelled: {meter}; see python -m experiments.doctor" if isinstance(meter, str) else meter.title
         console.print(f"energy on this machine's {kind}: {told}", style="dim", highlight=False, markup=False)
-    skipped = inapplicable(request.devices, request.backends)
+    skipped = inapplicable(request.devices, request.backends, compile_only=bool(options.backends))
     if skipped:
         store.write_json(request.folder / "not_applicable.json", skipped)
         console.print(
@@ -271,6 +271,7 @@ def _outcomes(
             request.devices,
             request.backends,
             feed_file(request.calibration),
+            compile_only=bool(options.backends),
             sweep=options.sweep,
         ),
         *splits(request.graph, by_precision, request.devices, request.backends, options.splits),

@@ -1,9 +1,13 @@
-"""Apache TVM on the CPU of this machine: Relax import, NHWC layout, fusion, a tile for each fused function, LLVM.
+"""Apache TVM for CPUs and vector units: Relax import, NHWC layout, fusion, a tile for each fused function, LLVM.
+
+On this machine's CPU the tiles are measured and the code runs. For a processor whose device file says what TVM
+generates for it (`targets`) there is an artefact, with tiles chosen by model alone (`foreign`).
 
 Needs: apache-tvm with an apache-tvm-ffi that can serialise its IR (`_FFI_PINS`), onnxruntime (reference for the
     check of the whole model).
 Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load in seconds), functions.json (how
-    each fused function was built, and its time), placement.json.
+    each fused function was built, and its time), placement.json. For another machine model.so where its linker is
+    on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files.
 Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
     set from the option `threads`, because TVM's own default is one thread.
 
@@ -63,14 +67,17 @@ class TvmCompiler(Compiler):
     name: ClassVar[str] = "tvm"
 
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:
-        """Return None for compiling and running on this machine's CPU, else what is in the way."""
-        if device.os != "host" or processor != "cpu":
-            return (
-                f"targets other than the host CPU are not compiled by this adapter, so not the {processor} of "
-                f"{device.name}; use device host, processor cpu"
-            )
+        """Return None for compiling where the device file names a target, and for running on this machine's CPU."""
+        reason = _no_target(device, processor)
+        if reason is not None:
+            return reason
         if action is Action.ESTIMATE:
             return "tvm has no cost model for a CPU; it is measured by running"
+        if action is Action.RUN and device.os != "host":
+            return (
+                f"code for the {processor} of {device.name} does not run on this machine; copy the artefact's files to "
+                "the device"
+            )
         return missing_package("tvm", "apache-tvm") or _wrong_ffi() or missing_package("onnxruntime", "onnxruntime")
 
     def version(self) -> str:
@@ -94,24 +101,32 @@ class TvmCompiler(Compiler):
         for node, reason in self.unsupported(segment.graph).items():
             raise CompilerError(f"node {node!r}: {reason}")
 
-        from compilers.tvm import library, pipeline
+        from compilers.tvm import foreign, library, pipeline
         from compilers.tvm.check import check_model
 
         library.use_threads(threads)
-        built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
-        files = library.export(built.executable, out_dir)
+        if segment.device.os == "host":
+            built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
+            files = library.export(built.executable, out_dir)
+        else:
+            built = pipeline.build_elsewhere(segment.graph, segment.device, segment.processor, threads=threads)
+            files = foreign.export(built.executable, out_dir, built.triple)
         _write_json(out_dir / "functions.json", [_row(*item, built.calls) for item in built.decisions.items()])
-        units = {node.name: "cpu" for node in segment.graph.nodes()}
-        _write_json(out_dir / "placement.json", {"units": units})
+        kind = segment.device.processor(segment.processor).kind
+        _write_json(out_dir / "placement.json", {"units": {node.name: kind for node in segment.graph.nodes()}})
         files = (*files, "functions.json", "placement.json")
         artefact = self.made(
             segment,
             out_dir,
             files=files,
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
-            facts=(*_facts(segment, built.decisions), ("mcpu", built.mcpu), ("threads", str(threads))),
+            facts=(*_facts(segment, built.decisions), *built.facts, ("threads", str(threads))),
         )
-        with library.load(artefact) as session:
+        with (
+            library.load(artefact)
+            if built.check is built.executable
+            else library.session(built.check, artefact) as session
+        ):
             quantised = segment.precision == "int8"
             agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
@@ -124,9 +139,28 @@ class TvmCompiler(Compiler):
         return library.load(artefact)
 
     def placement(self, artefact: Artefact) -> Placement:
-        """Return the CPU for every node: the host build has nothing else."""
+        """Return the processor asked for, for every node: one library has code for nothing else."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
         return Placement(units=json.loads(text)["units"])
+
+
+def _no_target(device: Device, processor: str) -> str | None:
+    """Return None for the host's CPU and for a processor whose table says what TVM generates code for."""
+    chosen = next((p for p in device.processors if p.name == processor), None)
+    if chosen is None:
+        return f"{device.name} has no processor {processor}; it has {', '.join(p.name for p in device.processors)}"
+    ids = chosen.ids.get("tvm")
+    if ids is None and (device.os, chosen.kind) == ("host", "cpu"):
+        return None
+    if ids is None or "kind" not in ids:
+        return (
+            f"the device file does not say what TVM generates for the {processor} of {device.name}; add a table "
+            f"[processors.{processor}.ids.tvm] with kind (for a CPU llvm, with mtriple and mcpu)"
+        )
+    if ids["kind"] != "llvm":
+        # Where a GPU comes in: here, and in `compile` beside `build_elsewhere`.
+        return f"this adapter schedules no {ids['kind']} kernels, so none for the {processor} of {device.name}"
+    return None
 
 
 def _wrong_ffi() -> str | None:

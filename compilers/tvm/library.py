@@ -76,7 +76,12 @@ def load(artefact: Artefact) -> TvmSession:
         for path in paths:
             if path.suffix == ".ll":
                 library.import_module(tvm.runtime.load_module(str(path)))
-    return TvmSession(library, json.loads(artefact.fact("inputs")), json.loads(artefact.fact("outputs")))
+    return session(library, artefact)
+
+
+def session(module: Any, artefact: Artefact) -> TvmSession:  # noqa: ANN401
+    """Run a module that is loaded, or an executable that was just built, as the artefact."""
+    return TvmSession(module, json.loads(artefact.fact("inputs")), json.loads(artefact.fact("outputs")))
 
 
 def use_threads(threads: int) -> None:

@@ -68,12 +68,6 @@ class Sweep:
             self._remember(keys[name], decision)
         return {name: known[key] for name, key in keys.items()}
 
-    def apply(self, func: Any, decision: Decision) -> Any:  # noqa: ANN401
-        """Return the function as decided."""
-        if decision.build not in ("tiled", "flat"):
-            return func
-        return schedule(func, decision.config, parallel=self.threads > 1)
-
     def _remember(self, key: str, decision: Decision) -> None:
         try:
             self.cache.put(key, decision)
@@ -169,6 +163,13 @@ class _Trial:
         )
 
 
+def apply(func: Any, decision: Decision, *, parallel: bool) -> Any:  # noqa: ANN401
+    """Return the function as decided."""
+    if decision.build not in ("tiled", "flat"):
+        return func
+    return schedule(func, decision.config, parallel=parallel)
+
+
 _NOT_STATIC: Final = Decision(build="plain", reason="a shape of it is known only at run time")
 
 
@@ -243,7 +244,14 @@ def _run_reference(trials: Mapping[str, _Trial], target: Any) -> None:  # noqa: 
 
 
 def _build_each(functions: Mapping[str, Any], target: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """Build the functions in one module and yield (name, callable); leave out those that do not build."""
+    """Yield (name, callable) of the functions that build."""
+    for names, library in build_modules(functions, target):
+        for name in names:
+            yield name, library[name]
+
+
+def build_modules(functions: Mapping[str, Any], target: Any) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401
+    """Build the functions in one module, and each alone when that fails: yield the names and what was built."""
     if not functions:
         return
     module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
@@ -254,10 +262,9 @@ def _build_each(functions: Mapping[str, Any], target: Any) -> Iterator[tuple[str
             traceback.print_exc()  # into the compile log
             return
         for name, func in functions.items():
-            yield from _build_each({name: func}, target)
+            yield from build_modules({name: func}, target)
         return
-    for name in functions:
-        yield name, library[name]
+    yield tuple(functions), library
 
 
 def _is_static(func: Any) -> bool:  # noqa: ANN401

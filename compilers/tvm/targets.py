@@ -1,21 +1,78 @@
-"""The LLVM targets: this machine's CPU, and a baseline that every machine of its family runs.
+"""What TVM generates code for: this machine's CPU, a device's processor, and a baseline of a CPU family.
+
+The table `[processors.NAME.ids.tvm]` of a device file is a target in TVM's own words (`kind`, `mtriple`, `mcpu`,
+`mattr`, `vector-width`, `max_num_threads` and so on); lists are written with commas. A target that is no CPU takes
+its host code from the table of the device's CPU.
 
 Imports TVM; only reached through the methods of `TvmCompiler`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import difflib
+from typing import TYPE_CHECKING, Any, Final
 
 import tvm
 from tvm.target import codegen
 from tvm.target.detect_target import detect_target_from_device
 
+from compilers.adapter import CompilerError
 from compilers.tvm.tiles import Registers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from partition import Device
 
 _BASELINES: Final = {"x86_64": "x86-64", "aarch64": "generic", "arm64": "generic"}
 # A hypervisor may mask what the CPU model implies; code for the model would then die of an illegal instruction.
 _MASKABLE: Final = ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx2", "fma")
+# Target options that TVM takes as lists.
+_LISTS: Final = frozenset({"keys", "libs", "mattr", "cl-opt"})
+
+
+def target_of(device: Device, processor: str) -> Any:  # noqa: ANN401
+    """Return the target for a processor that `why_not` has let through: detected on the host, else its table's.
+
+    Raises:
+        CompilerError: this TVM does not know the target that the device file asks for.
+    """
+    ids = device.processor(processor).ids.get("tvm")
+    if ids is None:
+        return host_target()
+    if ids["kind"] == "llvm":
+        return _known_cpu(_target(ids))
+    cpu = next((p for p in device.processors if p.kind == "cpu"), None)
+    return _target(ids, host=target_of(device, cpu.name) if cpu else host_target())
+
+
+def _target(ids: Mapping[str, str], **more: Any) -> Any:  # noqa: ANN401
+    config = {key: _option(key, text) for key, text in ids.items()}
+    try:
+        return tvm.target.Target(config | more)
+    except (ValueError, TypeError) as error:
+        reason = str(error).split(". Target creation", maxsplit=1)[0].strip()
+        raise CompilerError(f"TVM does not know the target {dict(ids)}: {reason}") from error
+
+
+def _option(key: str, text: str) -> Any:  # noqa: ANN401
+    if key in _LISTS:
+        return [part.strip() for part in text.split(",")]
+    return int(text) if text.isdecimal() else text
+
+
+def _known_cpu(target: Any) -> Any:  # noqa: ANN401
+    """Return the target; for a CPU that LLVM does not know it would only log that it takes another."""
+    triple, cpu = str(target.attrs["mtriple"]), cpu_of(target)
+    try:
+        codegen.llvm_get_vector_width(target)  # before the list of CPUs, which dies of an unknown triple
+    except tvm.error.InternalError as error:
+        raise CompilerError(f"TVM's LLVM generates no code for the triple {triple!r}") from error
+    known = sorted(str(name) for name in tvm.get_global_func("target.llvm_get_cpu_archlist")(target))
+    if cpu not in known:
+        close = difflib.get_close_matches(cpu, known, n=3) or known
+        raise CompilerError(f"TVM's LLVM knows no CPU {cpu!r} for {triple}; near it are {', '.join(close)}")
+    return target
 
 
 def host_target() -> Any:  # noqa: ANN401

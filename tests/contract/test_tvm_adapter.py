@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -282,8 +284,32 @@ def test_the_ffi_that_crashes_is_refused_with_the_pin(monkeypatch: pytest.Monkey
     assert "pip install --no-deps apache-tvm-ffi==0.1.14.post1" in reason
 
 
-@pytest.mark.parametrize(("device", "processor"), [("sa8255p", "npu"), ("a17_pro", "cpu")])
-def test_other_targets_are_not_promised(device: str, processor: str) -> None:
-    reason = TVM.why_not(Action.COMPILE, load_device(device), processor)
-    assert reason is not None
-    assert "targets other than the host CPU are not compiled by this adapter" in reason
+@pytest.mark.parametrize(
+    ("device", "processor", "reason"),
+    [
+        ("sa8255p", "npu", r"add a table \[processors.npu.ids.tvm\]"),
+        ("sm8650", "gpu", "schedules no opencl kernels"),
+        ("a17_pro", "cpu", "has no processor cpu; it has npu"),
+    ],
+)
+def test_a_processor_without_a_target_is_not_promised(device: str, processor: str, reason: str) -> None:
+    found = TVM.why_not(Action.COMPILE, load_device(device), processor)
+    assert found is not None
+    assert re.search(reason, found)
+
+
+@pytest.mark.parametrize(("processor", "mcpu"), [("cpu", "cortex-x4"), ("hvx", "hexagonv75")])
+def test_another_machines_processor_gets_code_and_is_not_run(
+    tmp_path: Path, cache: Path, processor: str, mcpu: str
+) -> None:
+    device = load_device("sm8650")
+    assert "does not run on this machine" in (TVM.why_not(Action.RUN, device, processor) or "")
+    asked = dataclasses.replace(segment(mobile_block()), device=device, processor=processor)
+    artefact = compile_segment(asked, tmp_path, LIMITS)
+    assert artefact.fact("mcpu") == mcpu
+    assert "not measured" in artefact.fact("schedules")
+    assert float(artefact.fact("relative_error")) < 1e-5
+    rows = functions_of(artefact)
+    assert {row["build"] for row in rows} == {"tiled", "flat"}
+    assert {row["time_s"] for row in rows} == {None}
+    assert not list(cache.rglob("*.json"))  # a decision without a measurement is not remembered

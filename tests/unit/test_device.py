@@ -33,7 +33,7 @@ def test_a_misspelt_device_is_answered_with_the_nearest() -> None:
 
 
 def test_an_unknown_processor_is_answered_with_those_there_are() -> None:
-    with pytest.raises(DeviceError, match="it has cpu, gpu, npu"):
+    with pytest.raises(DeviceError, match="it has cpu, gpu, npu, hvx"):
         load_device("sm8650").processor("dsp")
 
 
