@@ -55,8 +55,8 @@ def test_the_same_feeds_elsewhere_are_the_same_segment(segment: Segment) -> None
 
 
 def test_what_cannot_be_is_refused(graph: Graph, segment: Segment) -> None:
-    with pytest.raises(DeviceError, match="no processor 'gpu'"):
-        dataclasses.replace(segment, processor="gpu")
+    with pytest.raises(DeviceError, match="no processor 'dsp'"):
+        dataclasses.replace(segment, processor="dsp")
     with pytest.raises(PlanError, match="unknown precision 'fp8'"):
         dataclasses.replace(segment, precision="fp8")
     with pytest.raises(PlanError, match="at least one segment"):
