@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 # Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
 _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
-_REFUSED: Final = {"fp16": "its host build computes in float32 only; ask for fp32"}
-_INT8_FACT: Final = "int8 computed as float32 after dequantise"
+_REFUSED: Final = {"fp16": "its code computes in float32 only; ask for fp32"}
 _DEFAULTS: Final = {"threads": "1", "sweep": "2"}
 # Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
 _NOT_IMPORTED: Final = frozenset(
@@ -72,7 +71,7 @@ class TvmCompiler(Compiler):
         if reason is not None:
             return reason
         if action is Action.ESTIMATE:
-            return "tvm has no cost model for a CPU; it is measured by running"
+            return "tvm has no cost model for a CPU or a vector unit; it is measured by running"
         if action is Action.RUN and device.os != "host":
             return (
                 f"code for the {processor} of {device.name} does not run on this machine; copy the artefact's files to "
@@ -105,7 +104,8 @@ class TvmCompiler(Compiler):
         from compilers.tvm.check import check_model
 
         library.use_threads(threads)
-        if segment.device.os == "host":
+        here = segment.device.os == "host"
+        if here:
             built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
             files = library.export(built.executable, out_dir)
         else:
@@ -120,13 +120,14 @@ class TvmCompiler(Compiler):
             out_dir,
             files=files,
             size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
-            facts=(*_facts(segment, built.decisions), *built.facts, ("threads", str(threads))),
+            facts=(
+                *_facts(segment, built.decisions),
+                *_integer_facts(segment, built.integer_macs),
+                *built.facts,
+                ("threads", str(threads)),
+            ),
         )
-        with (
-            library.load(artefact)
-            if built.check is built.executable
-            else library.session(built.check, artefact) as session
-        ):
+        with library.load(artefact) if here else library.session(built.check, artefact) as session:
             quantised = segment.precision == "int8"
             agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
@@ -208,9 +209,13 @@ def _facts(segment: Segment, decisions: Mapping[str, Decision]) -> tuple[tuple[s
         "functions_miscompiled": " ".join(miscompiled),
         "functions_safe": " ".join(name for name, d in decisions.items() if d.build == "safe"),
     }
-    if segment.precision == "int8":
-        facts["int8"] = _INT8_FACT
     return tuple(facts.items())
+
+
+def _integer_facts(segment: Segment, integer_macs: int) -> tuple[tuple[str, str], ...]:
+    """Say how much of an int8 model is computed in integers; the rest is float32 after dequantise."""
+    total = segment.graph.macs
+    return (("int8_macs_ratio", f"{integer_macs / total:.4g}"),) if segment.precision == "int8" and total else ()
 
 
 def _with_facts(artefact: Artefact, *facts: tuple[str, str]) -> Artefact:

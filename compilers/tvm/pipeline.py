@@ -12,6 +12,7 @@ import tvm
 
 from compilers.tvm import foreign, frontend, library
 from compilers.tvm.cache import TileCache
+from compilers.tvm.dot import dot_of
 from compilers.tvm.sweep import Sweep, apply
 from compilers.tvm.targets import cpu_of, host_target, reference_target, registers_of, target_of
 
@@ -28,7 +29,8 @@ class Built:
     """The executable, and how it came about: decision and number of call sites of each fused function.
 
     `check` is what can be run here to check the model: the executable itself, or for another machine the same
-    schedules built for this one. `facts` describe the target.
+    schedules built for this one. `integer_macs` counts the multiply-adds of a Q/DQ graph that are computed in
+    integers. `facts` describe the target.
     """
 
     executable: Any
@@ -36,6 +38,7 @@ class Built:
     triple: str
     decisions: Mapping[str, Decision]
     calls: Mapping[str, int]
+    integer_macs: int
     facts: tuple[tuple[str, str], ...]
 
 
@@ -46,12 +49,13 @@ def build(graph: Graph, version: str, *, threads: int, candidates: int) -> Built
         CompilerError: TVM refused the graph, or compiles some function wrong in every way known here.
     """
     target = host_target()
-    module, functions = _import(graph, target)
+    imported = frontend.import_graph(graph.proto())
+    module, functions = _fused(imported, target)
     calls = frontend.count_calls(module)
     cache = TileCache.for_build(version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=cache)
     decisions = sweep.decide(functions, calls)
-    tuned = {name: apply(func, decisions[name], parallel=threads > 1) for name, func in functions.items()}
+    tuned = _as_decided(functions, decisions, threads)
     safe = {name: func for name, func in functions.items() if decisions[name].build == "safe"}
     executable = library.assemble(module, tuned, safe, target, reference_target(target))
     return Built(
@@ -60,6 +64,7 @@ def build(graph: Graph, version: str, *, threads: int, candidates: int) -> Built
         triple=str(target.attrs["mtriple"]),
         decisions=decisions,
         calls=calls,
+        integer_macs=int(imported.attrs[frontend.INTEGER_MACS]),
         facts=(("mcpu", cpu_of(target)),),
     )
 
@@ -71,29 +76,44 @@ def build_elsewhere(graph: Graph, device: Device, processor: str, *, threads: in
         CompilerError: TVM does not know the target, or refused the graph.
     """
     target, here = target_of(device, processor), reference_target(host_target())
-    module, functions = _import(graph, target)
+    imported = frontend.import_graph(graph.proto())
+    integer_macs = int(imported.attrs[frontend.INTEGER_MACS])
+    module, functions = _fused(imported, target)
     decisions = foreign.decide(functions, target, parallel=threads > 1)
-    tuned = {name: apply(func, decisions[name], parallel=threads > 1) for name, func in functions.items()}
+    tuned = _as_decided(functions, decisions, threads)
+    # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
+    alike = not (integer_macs and dot_of(target))
     registers = registers_of(target)
-    vectors = f"{registers.count} registers of {registers.lanes * 32} bits"
     return Built(
         executable=library.assemble(module, tuned, {}, target, here),
-        check=library.assemble(module, tuned, {}, here, here),
+        check=library.assemble(module, tuned, {}, here, here) if alike else _plain(imported, here, threads),
         triple=str(target.attrs["mtriple"]),
         decisions=decisions,
         calls=frontend.count_calls(module),
+        integer_macs=integer_macs,
         facts=(
             ("mcpu", cpu_of(target)),
             ("mtriple", str(target.attrs["mtriple"])),
-            ("schedules", f"not measured: the static model's first tile for {vectors}"),
-            ("checked_on", "this machine: the same schedules, by another code generator"),
+            ("schedules", f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"),
+            ("checked", f"on this machine, with {'the same' if alike else 'other'} schedules and code generator"),
         ),
     )
 
 
-def _import(graph: Graph, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+def _plain(imported: Any, target: Any, threads: int) -> Any:  # noqa: ANN401
+    """Build the model without a measurement."""
+    module, functions = _fused(imported, target)
+    decisions = foreign.decide(functions, target, parallel=threads > 1)
+    return library.assemble(module, _as_decided(functions, decisions, threads), {}, target, target)
+
+
+def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision], threads: int) -> dict[str, Any]:
+    return {name: apply(func, decisions[name], parallel=threads > 1) for name, func in functions.items()}
+
+
+def _fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
     """Return the fused module for a target, and its functions by name."""
-    module = frontend.fuse(frontend.import_graph(graph.proto()), target)
+    module = frontend.fuse(imported, target)
     return module, {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
 
 

@@ -11,6 +11,8 @@ Shape of a tiled function, for a reduction (convolution, matrix product, pool, m
             accumulators += data * weights       unrolled columns and vectors
         write epilogue(accumulators)
     [a consumer with another shape, such as the broadcast of squeeze-excite: a vectorised pass of its own]
+
+The accumulation of a block that is laid out for dot products (`packing`) is one instruction for each vector.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ import dataclasses
 import math
 from typing import Any, Final
 
+import numpy as np
 import tvm
 from tvm.s_tir import Schedule
 
+from compilers.tvm import dot as dots
+from compilers.tvm.packing import DOT
 from compilers.tvm.tiles import Nest, TileConfig
 
 _REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
@@ -106,14 +111,24 @@ class _Parts:
             rows=math.prod(shape[:-2]),
             reduction=math.prod(extents),
             input_channels=data[0][-1] if data[0] else 1,
-            padded=self.pad() is not None,
+            padded=self.pad() is not None and not self.dot(),
             shared=len(data) > 1 and extents[-1] > 1,
+            weight_bytes=_item_bytes(block.reads[-1].source.dtype),
         )
 
+    def dot(self) -> str | None:
+        """Return the dot-product instructions that the reduction is laid out for."""
+        return self.sch.get(self.reduction).annotations.get(DOT)
+
     def pad(self) -> Any | None:  # noqa: ANN401
-        """Return the block before the reduction when it changes the shape, so that inlining costs something."""
+        """Return the block before the reduction when it changes the shape, so that inlining costs something.
+
+        An instruction reads memory, so what comes before a dot product is written there.
+        """
         if not self.before:
             return None
+        if self.dot():
+            return self.before[-1]
         block = self.sch.get(self.before[-1])
         read = [_extents(region.source.shape) for region in block.reads]
         return None if _written(self.sch, self.before[-1]) in read else self.before[-1]
@@ -153,10 +168,18 @@ def _schedule_tiled(parts: _Parts, config: TileConfig, *, parallel: bool) -> Non
         sch.set_scope(reduction, 0, "local")
         if last is not anchor:
             _vectorise(sch, last, parallel=parallel)
-    _tile(sch, reduction, anchor, config, parallel=parallel)
+    _tile(sch, reduction, anchor, config, parallel=parallel, dot=parts.dot())
 
 
-def _tile(sch: Any, reduction: Any, anchor: Any, config: TileConfig, *, parallel: bool) -> None:  # noqa: ANN401
+def _tile(  # noqa: PLR0913
+    sch: Any,  # noqa: ANN401
+    reduction: Any,  # noqa: ANN401
+    anchor: Any,  # noqa: ANN401
+    config: TileConfig,
+    *,
+    parallel: bool,
+    dot: str | None,
+) -> None:
     outer, inner = _split_output(sch, anchor, config)
     sch.reorder(*outer, *inner)
     # Unit loops are kept so that the loops of the reduction line up with its iterators.
@@ -167,12 +190,20 @@ def _tile(sch: Any, reduction: Any, anchor: Any, config: TileConfig, *, parallel
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != _REDUCTION]
     reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
     spatial[-1:] = sch.split(spatial[-1], [None, config.lanes])
-    sch.reorder(*reduced, *spatial)
-    _unroll(sch, spatial)
+    if dot:
+        sch.reorder(*reduced[:-1], *spatial, reduced[-1])
+        for loop in spatial[:-1]:
+            sch.unroll(loop)
+    else:
+        sch.reorder(*reduced, *spatial)
+        _unroll(sch, spatial)
     if parallel:
         sch.parallel(sch.fuse(*outer))
     # Last, because vectorising and parallelising ask for a block that is still one reduction.
-    sch.decompose_reduction(reduction, reduced[0])
+    init = sch.decompose_reduction(reduction, reduced[0])
+    if dot:
+        sch.vectorize(sch.get_loops(init)[-1])
+        sch.tensorize(spatial[-1], dots.intrinsic(dots.family(dot), config.lanes))
 
 
 def _split_output(sch: Any, anchor: Any, config: TileConfig) -> tuple[list[Any], list[Any]]:  # noqa: ANN401
@@ -230,6 +261,10 @@ def _written(sch: Any, block: Any) -> tuple[int, ...]:  # noqa: ANN401
     if len(writes) != 1:
         raise UnscheduledError(f"a block writes {len(writes)} tensors")
     return _extents(writes[0].source.shape)
+
+
+def _item_bytes(dtype: Any) -> int:  # noqa: ANN401
+    return np.dtype(str(dtype)).itemsize
 
 
 def _extents(shape: Any) -> tuple[int, ...]:  # noqa: ANN401

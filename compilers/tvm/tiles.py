@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 # that put the tiles measured on a Zen 4 and a Zen 5 in the right order, not a claim about any one cache.
 _WEIGHT_LOADS: Final = ((32 << 10, 1.0), (512 << 10, 2.0), (float("inf"), 4.0))
 _BROADCAST_CYCLES: Final = 0.5
-_FLOAT_BYTES: Final = 4
 # Multiply-adds in flight that hide the latency of one.
 _LATENCY_CHAINS: Final = 8
 _MAX_VECTORS: Final = 16
@@ -57,7 +56,7 @@ class Nest:
 
     `columns` is the output axis before the channels (1 when there is none), `rows` everything before that.
     `shared` tells that a load of the data serves all channels (a convolution or a matrix product), unlike a
-    depthwise convolution or a pool.
+    depthwise convolution or a pool. `weight_bytes` is the size of one weight.
     """
 
     channels: int
@@ -67,6 +66,7 @@ class Nest:
     input_channels: int
     padded: bool
     shared: bool
+    weight_bytes: int = 4
 
     @property
     def macs(self) -> int:
@@ -150,7 +150,7 @@ def _load_cycles(tile: TileConfig, nest: Nest) -> float:
     """Cycles that one step of the reduction waits for loads."""
     if not nest.shared:
         return tile.accumulators + tile.vectors
-    weights_bytes = nest.reduction * tile.channels * _FLOAT_BYTES
+    weights_bytes = nest.reduction * tile.channels * nest.weight_bytes
     weight_cycles = next(cycles for limit, cycles in _WEIGHT_LOADS if weights_bytes <= limit)
     return tile.vectors * weight_cycles + tile.columns * _BROADCAST_CYCLES
 

@@ -1,0 +1,113 @@
+"""Dot-product instructions: four products of bytes added to each 32-bit lane, and the TVM intrinsics for them.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+
+TVM ships intrinsics of this kind. The ones for VNNI do not fit the wheel's LLVM (docs/vendor_bugs.md, Apache TVM),
+and importing their package costs 15 s of CPU; so these are our own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+import tvm
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+from tvm.target import codegen
+
+BYTES: Final = 4
+"""Products that one lane adds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Dot:
+    """A family of instructions: LLVM's name by number of lanes, and the type of the data; weights are int8."""
+
+    name: str
+    data: str
+    llvm: tuple[tuple[int, str], ...]
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Widths in 32-bit lanes, the widest first."""
+        return tuple(lanes for lanes, _ in self.llvm)
+
+
+_WIDTHS: Final = ((16, "512"), (8, "256"), (4, "128"))
+_VNNI512: Final = Dot(
+    name="vnni512", data="uint8", llvm=tuple((n, f"llvm.x86.avx512.vpdpbusd.{bits}") for n, bits in _WIDTHS)
+)
+_VNNI: Final = Dot(name="vnni", data="uint8", llvm=_VNNI512.llvm[1:])
+_SDOT: Final = Dot(name="sdot", data="int8", llvm=((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
+# The first whose features a target has is the one it gets.
+_FEATURES: Final = (
+    (("avx512vnni", "avx512vl"), _VNNI512),
+    (("avxvnni",), _VNNI),
+    (("dotprod",), _SDOT),
+)
+_FAMILIES: Final = {dot.name: dot for _, dot in _FEATURES}
+
+
+def dot_of(target: Any) -> Dot | None:  # noqa: ANN401
+    """Return the dot-product instructions that code for a target may use, if it has any."""
+    found = (dot for features, dot in _FEATURES if all(codegen.target_has_features(f, target) for f in features))
+    return next(found, None)
+
+
+def family(name: str) -> Dot:
+    """Return the instructions of a name."""
+    return _FAMILIES[name]
+
+
+def intrinsic(dot: Dot, lanes: int) -> str:
+    """Return the name of the TVM intrinsic for one width, registered on first use."""
+    name = f"edgefrontier.{dot.name}.{lanes}"
+    if TensorIntrin.get(name, allow_missing=True) is None:
+        TensorIntrin.register(name, _meaning(dot.data, lanes), _code(dot.data, lanes, dict(dot.llvm)[lanes]))
+    return name
+
+
+def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
+    @T.prim_func(s_tir=True)
+    def meaning(
+        A: T.Buffer((4,), data, offset_factor=1),
+        B: T.Buffer((lanes, 4), "int8", offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            for i in T.serial(0, lanes):
+                for k in T.serial(0, 4):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+
+    return meaning
+
+
+def _code(data: str, lanes: int, llvm: str) -> Any:  # noqa: ANN401
+    number = tvm.target.codegen.llvm_lookup_intrinsic_id(llvm)
+    wide = lanes * 4
+
+    @T.prim_func(s_tir=True)
+    def code(
+        A: T.Buffer((4,), data, offset_factor=1),
+        B: T.Buffer((lanes, 4), "int8", offset_factor=1),
+        C: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+    ) -> None:
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
+                number,
+                C.vload([0], dtype=f"int32x{lanes}"),
+                T.reinterpret(
+                    T.broadcast(T.reinterpret(A.vload([0], f"{data}x4"), dtype="int32"), lanes), dtype=f"int8x{wide}"
+                ),
+                B.vload([0, 0], dtype=f"int8x{wide}"),
+                dtype=f"int32x{lanes}",
+            )
+
+    return code
