@@ -42,8 +42,8 @@ def target_of(device: Device, processor: str) -> Any:  # noqa: ANN401
         return host_target()
     if ids["kind"] == "llvm":
         return _known_cpu(_target(ids))
-    cpu = next((p for p in device.processors if p.kind == "cpu"), None)
-    return _target(ids, host=target_of(device, cpu.name) if cpu else host_target())
+    cpu = next((p.name for p in device.processors if p.kind == "cpu" and p.name != processor), None)
+    return _target(ids, host=target_of(device, cpu) if cpu else host_target())
 
 
 def _target(ids: Mapping[str, str], **more: Any) -> Any:  # noqa: ANN401

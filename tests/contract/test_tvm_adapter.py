@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -296,20 +295,3 @@ def test_a_processor_without_a_target_is_not_promised(device: str, processor: st
     found = TVM.why_not(Action.COMPILE, load_device(device), processor)
     assert found is not None
     assert re.search(reason, found)
-
-
-@pytest.mark.parametrize(("processor", "mcpu"), [("cpu", "cortex-x4"), ("hvx", "hexagonv75")])
-def test_another_machines_processor_gets_code_and_is_not_run(
-    tmp_path: Path, cache: Path, processor: str, mcpu: str
-) -> None:
-    device = load_device("sm8650")
-    assert "does not run on this machine" in (TVM.why_not(Action.RUN, device, processor) or "")
-    asked = dataclasses.replace(segment(mobile_block()), device=device, processor=processor)
-    artefact = compile_segment(asked, tmp_path, LIMITS)
-    assert artefact.fact("mcpu") == mcpu
-    assert "not measured" in artefact.fact("schedules")
-    assert float(artefact.fact("relative_error")) < 1e-5
-    rows = functions_of(artefact)
-    assert {row["build"] for row in rows} == {"tiled", "flat"}
-    assert {row["time_s"] for row in rows} == {None}
-    assert not list(cache.rglob("*.json"))  # a decision without a measurement is not remembered

@@ -1,0 +1,179 @@
+"""TVM for processors that this machine has not: real objects for the right machine, and right under an emulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
+from compilers.tvm.elf import machine_of
+from graphs import Graph, from_proto
+from partition import Device, Segment, load_device
+
+TVM = get_compiler("tvm")
+HOST = load_device("host")
+PHONE = load_device("sm8650")
+BOARD = load_device("qcs6490")  # Linux, so that its libraries load under qemu-user
+LIMITS = Limits(time_s=300)
+DRIVER = Path(__file__).parent / "native" / "call_kernel.c"
+CROSS_GCC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+SYSTEM = os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu")
+
+pytestmark = pytest.mark.skipif(not TVM.available(Action.COMPILE, HOST, "cpu"), reason="TVM does not work here")
+
+
+def convolution() -> Graph:
+    """Conv with padding and ReLU, and a classifier: a pad, a tiled nest, a layout change and a matrix product."""
+    random = np.random.default_rng(7)
+    weights = {
+        "w": random.normal(0, 0.1, (32, 8, 3, 3)),
+        "b": random.normal(0, 0.1, (32,)),
+        "v": random.normal(0, 0.1, (32, 10)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("ReduceMean", ["r"], ["m"], axes=[2, 3], keepdims=0),
+        helper.make_node("MatMul", ["m", "v"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+def compiled(device: Device, processor: str, folder: Path) -> Artefact:
+    segment = Segment(graph=convolution(), device=device, processor=processor, compiler="tvm", precision="fp32")
+    return compile_segment(segment, folder, LIMITS)
+
+
+def objects(artefact: Artefact, folder: Path) -> list[Path]:
+    with tarfile.open(artefact.main_file) as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("processor", "machine", "mcpu"), [("cpu", "aarch64", "cortex-x4"), ("hvx", "hexagon", "hexagonv75")]
+)
+def test_without_a_linker_the_objects_are_packed_and_for_the_machine_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str, machine: str, mcpu: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path / "cache"))
+    artefact = compiled(PHONE, processor, tmp_path / "build")
+    assert artefact.files[0] == "model.tar"
+    found = objects(artefact, tmp_path / "objects")
+    assert [path.name for path in found] == ["devc.o", "lib0.o"]
+    assert {machine_of(path) for path in found} == {machine}
+    assert artefact.fact("mcpu") == mcpu
+    assert "not measured" in artefact.fact("schedules")
+    assert float(artefact.fact("relative_error")) < 1e-5
+    rows = json.loads((artefact.directory / "functions.json").read_text())
+    assert {row["build"] for row in rows} == {"tiled", "flat"}
+    assert {row["time_s"] for row in rows} == {None}
+    assert not (tmp_path / "cache").exists()  # what was not measured is not remembered
+    assert "does not run on this machine" in (TVM.why_not(Action.RUN, PHONE, processor) or "")
+
+
+def test_scheduled_functions_use_hexagons_vectors() -> None:
+    import tvm
+
+    from compilers.tvm import foreign, frontend
+    from compilers.tvm.sweep import apply, build_modules
+    from compilers.tvm.targets import target_of
+
+    target = target_of(PHONE, "hvx")
+    module = frontend.fuse(frontend.import_graph(convolution().proto()), target)
+    functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    decisions = foreign.decide(functions, target, parallel=False)
+    scheduled = {name: apply(func, decisions[name], parallel=False) for name, func in functions.items()}
+    (built,) = [library for _, library in build_modules(scheduled, target)]
+    assert re.search(r"vmpy\(v\d+\.sf,v\d+\.sf\)", built.inspect_source("asm"))
+
+
+def test_code_for_this_machine_in_place_of_hexagons_is_caught(tmp_path: Path) -> None:
+    """TVM compiles its own Hexagon target without a host to x86 code and says nothing."""
+    import tvm
+
+    from compilers.tvm.foreign import check_machine
+
+    one = tvm.te.placeholder((64,), name="one")
+    function = tvm.te.create_prim_func([one, tvm.te.compute((64,), lambda i: one[i] + 1, name="two")])
+    built = tvm.tirx.build(function, target=tvm.target.Target("qcom/hexagon-v68"))
+    built.write_to_file(str(tmp_path / "kernel.o"))
+    with pytest.raises(CompilerError, match="asked for hexagon-unknown-linux-musl and wrote code for x86_64"):
+        check_machine(tmp_path / "kernel.o", "hexagon-unknown-linux-musl")
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"kind": "zorgon"}, 'Target kind "zorgon" is not defined'),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-x33"}, "near it are cortex-x3"),
+        ({"kind": "llvm", "mtriple": "nonsense-a-b"}, "no code for the triple"),
+        ({"kind": "llvm", "wings": "2"}, "Unknown config option 'wings'"),
+    ],
+)
+def test_a_target_that_tvm_does_not_know_is_named(table: dict[str, str], reason: str) -> None:
+    from compilers.tvm.targets import target_of
+
+    cpu = dataclasses.replace(PHONE.processor("cpu"), ids={"tvm": table})
+    with pytest.raises(CompilerError, match=reason):
+        target_of(dataclasses.replace(PHONE, processors=(cpu,)), "cpu")
+
+
+@pytest.mark.skipif(not (CROSS_GCC and QEMU), reason="needs aarch64-linux-gnu-gcc and qemu-aarch64")
+def test_every_function_computes_the_same_under_qemu(tmp_path: Path) -> None:
+    import tvm
+    import tvm_ffi.libinfo
+
+    from compilers.tvm import frontend
+    from compilers.tvm.sweep import arguments_of, values_agree
+    from compilers.tvm.targets import host_target, reference_target, target_of
+
+    artefact = compiled(BOARD, "cpu", tmp_path / "build")
+    assert artefact.files[0] == "model.so"
+    driver = tmp_path / "driver"
+    includes = [f"-I{tvm_ffi.libinfo.find_include_path()}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
+    subprocess.run([str(CROSS_GCC), "-O1", "-rdynamic", *includes, str(DRIVER), "-ldl", "-o", driver], check=True)
+    module = frontend.fuse(frontend.import_graph(convolution().proto()), target_of(BOARD, "cpu"))
+    functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    assert len(functions) >= 3
+    for name, func in functions.items():
+        expected = arguments_of(func)
+        built = tvm.IRModule({name: func.with_attr("global_symbol", name)})
+        tvm.tirx.build(built, target=reference_target(host_target()))[name](*expected)
+        found = _under_qemu(driver, artefact.main_file, name, [a.numpy() for a in arguments_of(func)], tmp_path)
+        assert all(values_agree(e.numpy(), f, rounds=False) for e, f in zip(expected, found, strict=True)), name
+
+
+def _under_qemu(
+    driver: Path, library: Path, name: str, arrays: list[np.ndarray[Any, Any]], folder: Path
+) -> list[np.ndarray[Any, Any]]:
+    words = []
+    for index, array in enumerate(arrays):
+        path = folder / f"{name}.{index}"
+        path.write_bytes(array.tobytes())
+        code = {"i": 0, "u": 1, "f": 2}[array.dtype.kind]
+        words += [str(path), *(str(n) for n in (code, array.dtype.itemsize * 8, array.ndim, *array.shape))]
+    command = [str(QEMU), "-L", SYSTEM, str(driver), str(library), f"__tvm_ffi_{name}", *words]
+    subprocess.run(command, check=True, timeout=120)
+    return [
+        np.frombuffer((folder / f"{name}.{i}").read_bytes(), a.dtype).reshape(a.shape) for i, a in enumerate(arrays)
+    ]
