@@ -1,6 +1,7 @@
 """One model on this machine in all states: `python -m experiments.latency MODEL [--against BACKEND]`.
 
 Cold (compile, load, first inference apart), steady, after idle, in a burst and sustained; or two backends in turns.
+With `--dispatch` instead of a model: what one call costs that computes next to nothing, and its jitter.
 Exit code: 0 done, 1 the backend cannot do it, 2 for wrong arguments or a bad model.
 """
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, measure and print."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if (options.model is None) != options.dispatch:
+        parser.error("give a MODEL, or --dispatch without one")
     from compilers import CompilerError
     from experiments.latency_job import LatencyError, run
 
@@ -36,7 +40,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m experiments.latency",
         description="Measure one model on this machine, cold, steady and after idle.",
     )
-    parser.add_argument("model", metavar="MODEL", help="ONNX file or zoo name")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="ONNX file or zoo name")
+    parser.add_argument("--dispatch", action="store_true", help="time calls of a model of one Relu on one number")
     parser.add_argument("--backend", default="ort_cpu", metavar="NAME", help="default: ort_cpu")
     parser.add_argument("--against", default=None, metavar="NAME", help="measure in turns with this backend")
     parser.add_argument("--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="default: fp32")

@@ -8,26 +8,29 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from compilers import Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
 from experiments.evaluator.modes import (
+    Dispatch,
     Duel,
     Profile,
     Sustained,
     aligned,
     burst,
+    dispatch,
     duel,
     profile,
     sustained,
 )
 from experiments.evaluator.noise import autocorrelation, effective_samples
 from experiments.units import interval, seconds
-from graphs import Calibration, Graph, GraphError, load, quantise, random_inputs, zoo
+from graphs import Calibration, Graph, GraphError, from_proto, load, quantise, random_inputs, zoo
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
     import argparse
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from compilers import Session
@@ -55,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
         LatencyError: the arguments or the model cannot be used.
         CompilerError: a backend cannot compile or run the model.
     """
+    if options.dispatch:
+        return _run_dispatch(options)
     graph = _graph(options)
     feed = _feed(graph, options)
     limits = Limits(time_s=600.0 + 2 * options.sustained)
@@ -68,6 +73,36 @@ def run(options: argparse.Namespace) -> int:
     found = in_child(_duel, first, second, feed, (options.offset, options.seed), limits=limits)
     _print_duel(first, second, found)
     return 0
+
+
+def _run_dispatch(options: argparse.Namespace) -> int:
+    limits = Limits(time_s=600.0)
+    artefact = _compiled(options.backend, _null_model(), options, limits)
+    found = in_child(_dispatch, artefact, limits=limits)
+    print(
+        f"dispatch of {artefact.compiler} on this machine's CPU, one Relu on one number, {found.calls} calls, less the"
+        f" clock's own time:\n"
+        f"median {seconds(found.median_s)}, p99 {seconds(found.p99_s)}; mean {seconds(found.mean_s)} (deviation"
+        f" {seconds(found.deviation_s)}), worst jitter {seconds(found.worst_jitter_s)}\n"
+        "it is the floor of any call through this runtime from Python; it is not the dispatch of an accelerator, whose"
+        " figure is the device file's, nor does it hold any transfer"
+    )
+    return 0
+
+
+def _null_model() -> Graph:
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], name="relu")], "null", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return from_proto(model, name="null")
+
+
+def _dispatch(artefact: Artefact) -> Dispatch:
+    feed = {"x": np.ones(1, dtype=np.float32)}
+    with _loaded(artefact) as session:
+        return dispatch(lambda: session.run(feed))
 
 
 def _graph(options: argparse.Namespace) -> Graph:

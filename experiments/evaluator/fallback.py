@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Arrays = dict[str, NDArray[Any]]
+Shape = tuple[int | None, ...]
 _KEPT_EVENTS: Final = 1000
 
 
 class FallbackError(RuntimeError):
     """Neither session gave an answer; the message has both reasons."""
+
+
+class NotReadyError(RuntimeError):
+    """A session that is still starting: it cannot answer now, which is no failure."""
 
 
 class State(enum.StrEnum):
@@ -55,21 +60,21 @@ class FallbackSession(Session):
 
     A call fails when it raises, takes longer than the limit, or gives outputs that are none: missing, of the
     wrong shape, NaN or infinite. After `failures` in a row the first session is left alone for `pause_s`, then
-    tried with one call. A call that ran into its limit cannot be stopped: until it returns, the first session
-    counts as busy and is not called again.
+    tried with one call. A call that ran into its limit cannot be stopped here: until it returns, the first session
+    counts as busy and is not called again. Vendor code belongs in a `ChildSession`, which can be ended.
     """
 
     def __init__(
         self,
         first: Session,
         second: Session,
-        expected: Mapping[str, tuple[int | None, ...]],
+        expected: Mapping[str, Shape | None],
         *,
         breaker: Breaker | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Take the sessions and the shapes that outputs must have (None = any size)."""
+        """Take the sessions and the shapes that outputs must have (None = any size, or any shape)."""
         self._first, self._second, self._expected = first, second, expected
         self._breaker, self._clock, self._on_event = breaker or Breaker(), clock, on_event
         self._state, self._failures, self._opened_s = State.CLOSED, 0, 0.0
@@ -100,7 +105,8 @@ class FallbackSession(Session):
             if outputs is not None:
                 self._succeeded()
                 return outputs
-            self._failed(reason)
+            if reason is not None:
+                self._failed(reason)
         self.answered_by_second += 1
         return self._from_second(inputs, reason)
 
@@ -124,15 +130,19 @@ class FallbackSession(Session):
             self._log("half-open", f"trying again after {self._breaker.pause_s:g} s")
         return None
 
-    def _try_first(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Arrays | None, str]:
+    def _try_first(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[Arrays | None, str | None]:
+        """Return (outputs, None), or (None, the reason of the failure), which is None while it is starting."""
         call = _Call(self._first, inputs)
         if not call.wait(self._breaker.time_limit_s):
             self._stuck = call
             return None, f"no answer within {self._breaker.time_limit_s:g} s"
+        if isinstance(call.error, NotReadyError):
+            self._log_once("not ready", str(call.error))
+            return None, None
         if call.error is not None:
             return None, f"{type(call.error).__name__}: {call.error}"
         reason = _unusable(call.outputs, self._expected)
-        return (None, reason) if reason else (call.outputs, "")
+        return (None, reason) if reason else (call.outputs, None)
 
     def _succeeded(self) -> None:
         if self._state is State.HALF_OPEN:
@@ -146,7 +156,8 @@ class FallbackSession(Session):
             self._state, self._opened_s = State.OPEN, self._clock()
             self._log("open", f"{self._failures} failures in a row, the last: {reason}")
 
-    def _from_second(self, inputs: Mapping[str, NDArray[Any]], reason: str) -> Arrays:
+    def _from_second(self, inputs: Mapping[str, NDArray[Any]], reason: str | None) -> Arrays:
+        reason = reason or "it is starting"
         try:
             outputs = self._second.run(inputs)
         except Exception as error:
@@ -157,6 +168,10 @@ class FallbackSession(Session):
             self._log("both failed", broken)
             raise FallbackError(f"first session: {reason}; second session: {broken}")
         return outputs
+
+    def _log_once(self, what: str, reason: str) -> None:
+        if not self._events or self._events[-1].what != what:
+            self._log(what, reason)
 
     def _log(self, what: str, reason: str) -> None:
         event = Event(at_s=self._clock(), what=what, reason=reason)
@@ -192,7 +207,7 @@ class _Call:
             self.error = error
 
 
-def _unusable(outputs: object, expected: Mapping[str, tuple[int | None, ...]]) -> str:
+def _unusable(outputs: object, expected: Mapping[str, Shape | None]) -> str:
     """Say what makes outputs unusable, "" when nothing does."""
     if not isinstance(outputs, dict):
         return f"it returned {type(outputs).__name__} instead of outputs by name"
@@ -200,10 +215,12 @@ def _unusable(outputs: object, expected: Mapping[str, tuple[int | None, ...]]) -
         if name not in outputs:
             return f"output {name!r} is missing"
         array = np.asarray(outputs[name])
-        if len(array.shape) != len(shape) or any(
-            w is not None and w != g for w, g in zip(shape, array.shape, strict=True)
-        ):
+        if shape is not None and not _fits(array.shape, shape):
             return f"output {name!r} has shape {array.shape} instead of {shape}"
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             return f"output {name!r} holds {int((~np.isfinite(array)).sum())} NaN or infinite values"
     return ""
+
+
+def _fits(got: tuple[int, ...], wanted: Shape) -> bool:
+    return len(got) == len(wanted) and all(w in {None, g} for w, g in zip(wanted, got, strict=True))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,18 @@ def test_one_backend_in_all_states(model: str, tmp_path: Path, capsys: pytest.Ca
 def test_a_backend_against_itself(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([model, "--against", "ort_cpu", "--out", str(tmp_path / "out")]) == 0
     assert "60 pairs in random order" in capsys.readouterr().out
+
+
+def test_dispatch_is_a_measurement_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dispatch", "--out", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "1000 calls" in out
+    assert re.search(
+        r"median \S+ [um]s, p99 \S+ [um]s; mean \S+ [um]s \(deviation \S+ [num]s\), worst jitter \S+ [um]s", out
+    )
+    for arguments in ([], ["resnet18", "--dispatch"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
 
 
 @pytest.mark.parametrize(

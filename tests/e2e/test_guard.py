@@ -1,0 +1,157 @@
+"""A plan in a child process with the CPU behind it: real hangs and crashes, by signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compilers import CompilerError, Limits, compile_segment
+from experiments.evaluator.child_session import ChildSession, EndedError, steps_of
+from experiments.evaluator.fallback import Breaker, NotReadyError, State
+from experiments.guard import main
+from experiments.guard_job import guard
+from experiments.plans import write_plan
+from graphs import load
+from partition import Plan, Segment, load_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from experiments.evaluator.fallback import Event
+
+FEED = {"x": np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)}  # more than a pipe holds
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Two segments on the host, the second one reading what the first gives."""
+
+    def part(name: str, source: str, target: str, operator: str) -> Segment:
+        weights = np.random.default_rng(len(name)).standard_normal((512, 4)).astype(np.float32)
+        inputs = [source, "w"] if operator == "MatMul" else [source]
+        graph = helper.make_graph(
+            [helper.make_node(operator, inputs, [target], name=name)],
+            name,
+            [helper.make_tensor_value_info(source, TensorProto.FLOAT, [512, 512 if source == "x" else 4])],
+            [helper.make_tensor_value_info(target, TensorProto.FLOAT, [512, 4])],
+            [numpy_helper.from_array(weights, "w")] if operator == "MatMul" else [],
+        )
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+        return Segment(
+            graph=load(path), device=load_device("host"), processor="cpu", compiler="ort_cpu", precision="fp32"
+        )
+
+    return Plan(graph_digest="0" * 64, segments=(part("front", "x", "t", "MatMul"), part("back", "t", "y", "Relu")))
+
+
+def child(plan: Plan, tmp_path: Path, limit_s: float = 5.0) -> ChildSession:
+    artefacts = [compile_segment(segment, tmp_path / "build", Limits()) for segment in plan.segments]
+    return ChildSession(steps_of(plan, artefacts), time_limit_s=limit_s)
+
+
+def answered(session: ChildSession) -> dict[str, np.ndarray]:
+    """Call until the process has loaded."""
+    for _ in range(1000):
+        try:
+            return session.run(FEED)
+        except NotReadyError:
+            time.sleep(0.02)
+    pytest.fail("it never loaded")
+
+
+def test_a_process_that_hangs_is_ended_and_one_that_crashed_is_started_anew(plan: Plan, tmp_path: Path) -> None:
+    with child(plan, tmp_path, limit_s=5.0) as session:
+        first = answered(session)
+        assert list(first) == ["y"]
+        for number, message in ((signal.SIGSEGV, "crashed with SIGSEGV"), (signal.SIGSTOP, "no answer within 0.3 s")):
+            pid = session.pid
+            assert pid is not None
+            session._limit_s = 0.3 if number == signal.SIGSTOP else 5.0
+            os.kill(pid, number)
+            begin = time.monotonic()
+            with pytest.raises(EndedError, match=message):
+                session.run(FEED)
+            assert time.monotonic() - begin < 3.0
+            assert session.pid is None
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            with pytest.raises(NotReadyError):
+                session.run(FEED)
+            session._limit_s = 5.0
+            np.testing.assert_array_equal(answered(session)["y"], first["y"])
+
+
+def test_a_plan_that_does_not_load_and_a_call_that_is_refused_say_why(plan: Plan, tmp_path: Path) -> None:
+    with child(plan, tmp_path) as session:
+        session.wait()
+        pid = session.pid
+        with pytest.raises(CompilerError, match="x"):
+            session.run({"z": FEED["x"]})
+        assert session.pid == pid  # a refusal does not end the process
+    artefact = compile_segment(plan.segments[0], tmp_path / "build", Limits())
+    artefact.main_file.write_bytes(b"no model")
+    with child(plan, tmp_path) as session, pytest.raises(CompilerError):
+        session.wait()
+
+
+def test_from_a_plan_file_every_call_is_answered_through_a_hang_and_a_crash(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_plan(plan, tmp_path)
+    faults = ["--fault", "hang@3", "--fault", "crash@25"]
+    limits = ["--runs", "50", "--every", "0.1", "--time-limit", "0.5", "--build", str(tmp_path / "build")]
+    assert main([str(path), *faults, *limits]) == 0
+    out = capsys.readouterr().out
+    assert "before call 3: SIGSTOP" in out
+    assert "50 calls: " in out
+    assert "0 unanswered" in out
+    assert "within 0 of the CPU's" in out
+    events = [json.loads(line) for line in (tmp_path / f"guard-{plan.digest[:12]}.jsonl").read_text().splitlines()]
+    assert "no answer within 0.5 s" in events[0]["reason"]
+    if "before call 25: SIGSEGV" in out:  # unless the machine was so slow that it was still starting then
+        assert any("crashed with SIGSEGV" in event["reason"] for event in events)
+
+
+def test_a_plan_that_always_crashes_is_left_alone_after_the_failures_allowed(plan: Plan, tmp_path: Path) -> None:
+    heard: list[Event] = []
+    with guard(plan, tmp_path / "build", breaker=Breaker(failures=2), on_event=heard.append) as session:
+        for call in range(2):
+            child_session = session._first
+            assert isinstance(child_session, ChildSession)
+            if call:
+                child_session._start()
+                child_session.wait()
+            assert child_session.pid is not None
+            os.kill(child_session.pid, signal.SIGKILL)
+            np.testing.assert_array_equal(session.run(FEED)["y"].shape, (512, 4))
+        assert session.state is State.OPEN
+        session.run(FEED)
+        assert session._first.pid is None  # type: ignore[attr-defined]
+    assert [event.what for event in heard] == ["failure", "failure", "open"]
+    assert all("SIGKILL" in event.reason for event in heard)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["PLAN", "--fault", "melt@3"], "hang@CALL"),
+        (["PLAN", "--fault", "hang@0"], "at least 1"),
+        (["none.json"], "plan"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code == 2
+    assert message in capsys.readouterr().err
