@@ -123,7 +123,7 @@ def run(options: Options, argv: list[str]) -> int:
         _finish(request, tuple(fresh.values()), console)
         console.print(f"\ninterrupted; {len(fresh)} candidates are kept, the same command resumes", style="bold")
         return _INTERRUPTED
-    return _finish(request, tuple(fresh.values()), console)
+    return _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
 
 
 def results_folder(options: Options) -> Path:

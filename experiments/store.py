@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from partition import Plan
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
+_DEPLOYED: Final = "deployed-"
 _LOG_CHARS: Final = 4000
 
 
@@ -175,6 +176,20 @@ def read_rows(folder: Path) -> dict[str, Row]:
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
             rows[fields["key"]] = Row(**fields)
     return rows
+
+
+def deployed_key(plan: Plan, device: str) -> str:
+    """Name the row of a plan that a real device measured."""
+    return f"{_DEPLOYED}{plan.digest[:12]}-{device}"
+
+
+def with_deployed(rows: Iterable[Row], stored: Iterable[Row]) -> tuple[Row, ...]:
+    """Let what a device measured take the place of the prediction for the same plan, where `stored` holds it."""
+    measured: dict[str, list[Row]] = {}
+    for entry in stored:
+        if entry.key.startswith(_DEPLOYED):
+            measured.setdefault(entry.plan_digest, []).append(entry)
+    return tuple(shown for row in rows for shown in measured.get(row.plan_digest, [row]))
 
 
 def append_row(folder: Path, entry: Row) -> None:

@@ -7,18 +7,19 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final
 
-from compilers import CompilerError, Limits
+from compilers import CompilerError, Latency, Limits, get_compiler
 from experiments import store
 from experiments.deployment.bundle import TOOLS, Bundled, bundle, copy_files, manifest
 from experiments.deployment.execute import DeployError, Executed, execute
 from experiments.deployment.measured import total
 from experiments.deployment.script import device_script, run_script
-from experiments.evaluator import Evaluation
+from experiments.evaluator import Energy, Evaluation, add_energies, model_energy
 from experiments.plans import PLANS_DIR, read_plan
 from experiments.units import interval, seconds, size
 from partition import PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -68,7 +69,7 @@ def deploy(options: Options) -> int:
     _write(plan, bundled, transport, folder, options)
     _announce(plan, bundled, folder, console)
     if options.execute:
-        _execute(plan, folder, options, transport, console)
+        _execute(plan, bundled, folder, options, transport, console)
     return 0
 
 
@@ -112,7 +113,9 @@ def _announce(plan: Plan, bundled: tuple[Bundled, ...], folder: Path, console: C
     console.print(f"wrote {folder} for {plan.device.title}: {size(total_bytes)}, run.sh, device.sh, manifest.json")
 
 
-def _execute(plan: Plan, folder: Path, options: Options, transport: str, console: Console) -> None:
+def _execute(
+    plan: Plan, bundled: tuple[Bundled, ...], folder: Path, options: Options, transport: str, console: Console
+) -> None:
     environment = {
         **({"EDGE_HOST": options.host} if options.host else {}),
         **({"ANDROID_SERIAL": options.serial} if options.serial else {}),
@@ -122,26 +125,31 @@ def _execute(plan: Plan, folder: Path, options: Options, transport: str, console
         raise DeployError("a Linux board needs --host user@board")
     backends = [segment.compiler for segment in plan.segments]
     done = execute(folder, backends, options.runs, options.time_limit_s, environment)
-    row = _row(plan, done, transport, folder)
+    row = _row(plan, bundled, done, transport, folder)
     store.write_json(folder / "measured.json", dataclasses.asdict(row))
     found = interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s))
     console.print(f"measured on {done.device}: {found}", highlight=False)
     run_folder = options.plan.parent.parent
     if options.plan.parent.name == PLANS_DIR and (run_folder / store.OUTCOMES_FILE).exists():
         store.append_row(run_folder, row)
-        console.print(f"added to {run_folder / store.OUTCOMES_FILE}", highlight=False)
+        console.print(
+            f"added to {run_folder / store.OUTCOMES_FILE}; the same `python -m experiments.pareto` draws it now, in "
+            "place of its prediction",
+            highlight=False,
+        )
 
 
-def _row(plan: Plan, done: Executed, transport: str, folder: Path) -> store.Row:
+def _row(plan: Plan, bundled: tuple[Bundled, ...], done: Executed, transport: str, folder: Path) -> store.Row:
     parts = done.parts
     notes = tuple(dict.fromkeys(part.note for part in parts))
     if len(parts) > 1:
         notes = (*notes, "segments were measured one by one: what passes between them takes more")
+    energy, why_not = _energy(bundled, [part.latency for part in parts])
     cold = [part.cold_s for part in parts if part.cold_s is not None]
     outcome = Evaluation(
         plan_digest=plan.digest,
         latency=total(parts),
-        energy=None,
+        energy=energy,
         peak_memory_bytes=None,
         artefact_bytes=sum(p.stat().st_size for p in (folder / "payload").rglob("*") if p.is_file()),
         dram_bytes=None,
@@ -150,12 +158,29 @@ def _row(plan: Plan, done: Executed, transport: str, folder: Path) -> store.Row:
         placement=None,
         misplaced=(),
         samples=None,
-        notes=notes,
+        notes=(*notes, *why_not),
         compile_s=0.0,
     )
-    key = f"deployed-{plan.digest[:12]}-{done.device}"
-    row = store.row(plan, key, plan.segments[0].graph.name, _cuts(plan), outcome)
+    row = store.row(plan, store.deployed_key(plan, done.device), plan.segments[0].graph.name, _cuts(plan), outcome)
     return dataclasses.replace(row, compile_s=None, cold_s=sum(cold) if len(cold) == len(parts) else None)
+
+
+def _energy(bundled: tuple[Bundled, ...], latencies: Sequence[Latency]) -> tuple[Energy | None, tuple[str, ...]]:
+    """Model what the measured time cost; None with the reason where a segment's figures are missing."""
+    parts: list[Energy] = []
+    notes: list[str] = []
+    for entry, latency in zip(bundled, latencies, strict=True):
+        energy, why_not = model_energy(entry.segment, entry.artefact.precision, latency, _traffic(entry))
+        notes += why_not
+        parts += [energy] if energy else []
+    return (add_energies(tuple(parts)) if len(parts) == len(bundled) else None), tuple(notes)
+
+
+def _traffic(entry: Bundled) -> int | None:
+    try:
+        return get_compiler(entry.segment.compiler).estimate(entry.artefact).dram_bytes
+    except CompilerError:
+        return None  # this backend simulates no traffic; the energy model says what it takes instead
 
 
 def _cuts(plan: Plan) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Plan -> Evaluation | Failure: measure, simulate or model."""
 
-from experiments.evaluator.energy import Energy
+from experiments.evaluator.energy import Energy, add_energies
 from experiments.evaluator.evaluate import (
     NOT_METERED,
     Context,
@@ -9,6 +9,7 @@ from experiments.evaluator.evaluate import (
     evaluate,
     handovers,
     is_measured,
+    model_energy,
 )
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.evaluator.measure import Samples, measure
@@ -24,6 +25,7 @@ __all__ = [
     "Meter",
     "Misplacement",
     "Samples",
+    "add_energies",
     "compile_plan",
     "estimate_segment",
     "evaluate",
@@ -31,5 +33,6 @@ __all__ = [
     "handovers",
     "is_measured",
     "measure",
+    "model_energy",
     "reference_outputs",
 ]

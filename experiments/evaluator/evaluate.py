@@ -214,16 +214,19 @@ def _energy(
     kind = segment.device.processor(segment.processor).kind
     if run and run.energy:
         return measured_energy(context.meters[kind].title, run.energy), ()
-    energy, notes = _modelled(segment, precision, latency, traffic)
+    energy, notes = model_energy(segment, precision, latency, traffic)
     if run and run.no_energy:
         notes = (*notes, f"{NOT_METERED} {context.meters[kind].title}: {run.no_energy}")
     return energy, notes
 
 
-def _modelled(
+def model_energy(
     segment: Segment, precision: str, latency: Latency, traffic: int | None
 ) -> tuple[Energy | None, tuple[str, ...]]:
-    """Model the energy; without a simulated traffic, weights and boundary tensors cross the DRAM once."""
+    """Model the energy of a segment that takes `latency`; None with the reason where a figure is missing.
+
+    Without a simulated traffic, weights and boundary tensors cross the DRAM once.
+    """
     if segment.graph.macs is None:
         return None, ("no energy: the MACs of some nodes are not known",)
     dram_bytes = traffic if traffic is not None else segment.graph.weight_bytes + boundary_bytes(segment.graph)
