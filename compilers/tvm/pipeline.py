@@ -95,7 +95,7 @@ def build_elsewhere(graph: Graph, device: Device, processor: str, *, threads: in
             ("mcpu", cpu_of(target)),
             ("mtriple", str(target.attrs["mtriple"])),
             ("schedules", f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"),
-            ("checked", f"on this machine, with {'the same' if alike else 'other'} schedules and code generator"),
+            ("checked", f"on this machine's code generator, with {'the same' if alike else 'other'} schedules"),
         ),
     )
 

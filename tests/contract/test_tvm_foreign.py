@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
 from compilers.tvm.elf import machine_of
-from graphs import Graph, from_proto
+from graphs import Calibration, Graph, from_proto, quantise
 from partition import Device, Segment, load_device
 
 TVM = get_compiler("tvm")
@@ -57,8 +57,14 @@ def convolution() -> Graph:
     return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
 
 
-def compiled(device: Device, processor: str, folder: Path) -> Artefact:
-    segment = Segment(graph=convolution(), device=device, processor=processor, compiler="tvm", precision="fp32")
+def graph_in(precision: str) -> Graph:
+    graph = convolution()
+    return quantise(graph, "int8", Calibration.random(graph, 2, 0)) if precision == "int8" else graph
+
+
+def compiled(device: Device, processor: str, folder: Path, precision: str = "fp32") -> Artefact:
+    graph = graph_in(precision)
+    segment = Segment(graph=graph, device=device, processor=processor, compiler="tvm", precision=precision)
     return compile_segment(segment, folder, LIMITS)
 
 
@@ -139,20 +145,22 @@ def test_a_target_that_tvm_does_not_know_is_named(table: dict[str, str], reason:
 
 
 @pytest.mark.skipif(not (CROSS_GCC and QEMU), reason="needs aarch64-linux-gnu-gcc and qemu-aarch64")
-def test_every_function_computes_the_same_under_qemu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_every_function_computes_the_same_under_qemu(tmp_path: Path, precision: str) -> None:
     import tvm
     import tvm_ffi.libinfo
 
     from compilers.tvm import frontend
-    from compilers.tvm.sweep import arguments_of, values_agree
+    from compilers.tvm.sweep import _rounds, arguments_of, values_agree
     from compilers.tvm.targets import host_target, reference_target, target_of
 
-    artefact = compiled(BOARD, "cpu", tmp_path / "build")
+    artefact = compiled(BOARD, "cpu", tmp_path / "build", precision)
     assert artefact.files[0] == "model.so"
+    assert ("sdot" in _disassembled(artefact.main_file)) == (precision == "int8")
     driver = tmp_path / "driver"
     includes = [f"-I{tvm_ffi.libinfo.find_include_path()}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
     subprocess.run([str(CROSS_GCC), "-O1", "-rdynamic", *includes, str(DRIVER), "-ldl", "-o", driver], check=True)
-    module = frontend.fuse(frontend.import_graph(convolution().proto()), target_of(BOARD, "cpu"))
+    module = frontend.fuse(frontend.import_graph(graph_in(precision).proto()), target_of(BOARD, "cpu"))
     functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
     assert len(functions) >= 3
     for name, func in functions.items():
@@ -160,7 +168,12 @@ def test_every_function_computes_the_same_under_qemu(tmp_path: Path) -> None:
         built = tvm.IRModule({name: func.with_attr("global_symbol", name)})
         tvm.tirx.build(built, target=reference_target(host_target()))[name](*expected)
         found = _under_qemu(driver, artefact.main_file, name, [a.numpy() for a in arguments_of(func)], tmp_path)
-        assert all(values_agree(e.numpy(), f, rounds=False) for e, f in zip(expected, found, strict=True)), name
+        assert all(values_agree(e.numpy(), f, rounds=_rounds(func)) for e, f in zip(expected, found, strict=True)), name
+
+
+def _disassembled(library: Path) -> str:
+    command = [str(CROSS_GCC).replace("gcc", "objdump"), "-d", str(library)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def _under_qemu(
