@@ -43,7 +43,7 @@ def analyse(func: Any) -> Nest | None:  # noqa: ANN401
     Raises:
         UnscheduledError: the function has another form.
     """
-    parts = _Parts.of(func)
+    parts = Parts.of(func)
     return parts.nest() if parts.reduction is not None else None
 
 
@@ -53,7 +53,7 @@ def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  #
     Raises:
         UnscheduledError: the function has a form that this schedule does not cover.
     """
-    parts = _Parts.of(func)
+    parts = Parts.of(func)
     try:
         if parts.reduction is None:
             _schedule_flat(parts, parallel=parallel)
@@ -62,12 +62,12 @@ def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  #
         else:
             raise UnscheduledError("it has a reduction and no tile")
     except tvm.s_tir.schedule.ScheduleError as error:
-        raise UnscheduledError(_first_line(error)) from error
-    return _private_like(func, parts.sch.mod["main"])
+        raise UnscheduledError(first_line(error)) from error
+    return private_like(func, parts.sch.mod["main"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
+class Parts:
     """The blocks of a function by role.
 
     `owner` is never read: a Schedule whose module nobody else holds edits the caller's function in place
@@ -81,7 +81,7 @@ class _Parts:
     after: tuple[Any, ...]
 
     @classmethod
-    def of(cls, func: Any) -> _Parts:  # noqa: ANN401
+    def of(cls, func: Any) -> Parts:  # noqa: ANN401
         owner = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         sch = Schedule(owner)
         blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
@@ -143,13 +143,13 @@ class _Parts:
         return anchor
 
 
-def _schedule_flat(parts: _Parts, *, parallel: bool) -> None:
+def _schedule_flat(parts: Parts, *, parallel: bool) -> None:
     for block in parts.before:
         parts.sch.compute_inline(block)
     _vectorise(parts.sch, parts.after[-1], parallel=parallel)
 
 
-def _schedule_tiled(parts: _Parts, config: TileConfig, *, parallel: bool) -> None:
+def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None:
     sch, reduction = parts.sch, parts.reduction
     pad = None if config.inline_pad else parts.pad()
     anchor = parts.anchor()
@@ -239,7 +239,7 @@ def _vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
         sch.parallel(sch.fuse(*loops))
 
 
-def _private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
+def private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
     """Give the scheduled function the linkage of the original."""
     if original.attrs and "global_symbol" in original.attrs:
         return scheduled.with_attr("global_symbol", original.attrs["global_symbol"])
@@ -277,6 +277,6 @@ def _extent(extent: Any) -> int:  # noqa: ANN401
     return int(extent)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if line.startswith("Error message")), lines[0] if lines else "refused")

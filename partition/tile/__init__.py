@@ -4,6 +4,7 @@ from partition.tile.cost import BandwidthBound, Cost, Machine, Point, operand_co
 from partition.tile.gpu import GpuMachine, GpuSpace, GpuTile, gpu_machine, power_space
 from partition.tile.gpu import evaluate as evaluate_gpu
 from partition.tile.gpu import refusal as gpu_refusal
+from partition.tile.gpu_kernel import Access, GpuKernel, kernel_cost
 from partition.tile.gpu_search import GpuResult, frontier_gpu, search_gpu
 from partition.tile.npu import NpuMachine, NpuSpace, NpuTile, balanced_space, every_space, npu_machine, row_space
 from partition.tile.npu_cost import evaluate as evaluate_npu
@@ -26,8 +27,10 @@ from partition.tile.search import NpuResult, frontier_npu, search_npu
 __all__ = [
     "ELEMENT_BYTES",
     "KINDS",
+    "Access",
     "BandwidthBound",
     "Cost",
+    "GpuKernel",
     "GpuMachine",
     "GpuResult",
     "GpuSpace",
@@ -49,6 +52,7 @@ __all__ = [
     "frontier_npu",
     "gpu_machine",
     "gpu_refusal",
+    "kernel_cost",
     "largest_tile",
     "layers_of",
     "matmul",

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Registers that addresses and counters take in any kernel, and bytes of the widest load.
-_FIXED_REGISTERS: Final = 16
+FIXED_REGISTERS: Final = 16
 WIDEST_LOAD_BYTES: Final = 16
-_REGISTER_BYTES: Final = 4
+REGISTER_BYTES: Final = 4
 # Instructions of one turn of the loop that are neither arithmetic nor loads: compare, branch, two addresses.
-_LOOP_INSTRUCTIONS: Final = 4.0
+LOOP_INSTRUCTIONS: Final = 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,8 +269,8 @@ class Grid:
         operands = thread_x + thread_k
         width = machine.element_bytes
         # Sums take a register each; operands as many as their width, twice over when loads run ahead.
-        held = operands * (width / _REGISTER_BYTES)
-        registers = thread_x * thread_k + held * np.minimum(unroll, 2.0) + _FIXED_REGISTERS
+        held = operands * (width / REGISTER_BYTES)
+        registers = thread_x * thread_k + held * np.minimum(unroll, 2.0) + FIXED_REGISTERS
         shared = staged * k_tile * (positions + channels) * width
         count = block_x * block_y
         fits = np.minimum(machine.registers_per_unit / (registers * count), machine.threads_per_unit / count)
@@ -316,16 +316,16 @@ class Grid:
 
     def issue_ratio(self) -> Array:
         """Share of issued instructions that are arithmetic; loads and the loop's own take the rest."""
-        packed = self.machine.element_bytes / _REGISTER_BYTES
+        packed = self.machine.element_bytes / REGISTER_BYTES
         arithmetic = self.sums * packed
         loads = (self.thread_x * self.bank_ways() + self.thread_k) / self.vector
-        return arithmetic / (arithmetic + loads + _LOOP_INSTRUCTIONS / self.unroll)
+        return arithmetic / (arithmetic + loads + LOOP_INSTRUCTIONS / self.unroll)
 
     def occupancy_ratio(self) -> Array:
         """Share of the arithmetic latency that the warps of a unit, with a thread's independent sums, hide."""
         machine = self.machine
         warps = self.resident * self.threads / machine.warp
-        per_cycle = machine.macs_per_unit * machine.element_bytes / _REGISTER_BYTES / machine.warp
+        per_cycle = machine.macs_per_unit * machine.element_bytes / REGISTER_BYTES / machine.warp
         return np.minimum(1.0, warps * self.sums / (machine.arithmetic_latency * max(per_cycle, 1.0)))
 
     def cache_bytes(self) -> Array:
@@ -397,7 +397,7 @@ class Grid:
             + cache * machine.cache_rate * machine.on_chip_j_per_byte
             + seconds * machine.active_w
         )
-        on_chip = self.resident * (self.shared + self.registers * self.threads * _REGISTER_BYTES)
+        on_chip = self.resident * (self.shared + self.registers * self.threads * REGISTER_BYTES)
         return seconds, energy, on_chip
 
 

@@ -1,0 +1,367 @@
+"""Schedules for GPUs: a block of threads computes one tile of positions by channels, each thread a part of it.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+
+Shape of a tiled function, a reduction (convolution, matrix product, depthwise convolution, pool) with its epilogue,
+for a `GpuTile`; names as there:
+
+    blocks of (block_x x thread_x) positions by (block_y x thread_k) channels
+      threads: channels along threadIdx.x, positions along threadIdx.y
+        sums = 0                                 thread_x by thread_k, in registers
+        for the reduction, k_tile input channels at a time
+            [staged: the block's threads load data and weights into shared memory]
+            for k_tile / unroll
+                load thread_x by unroll data into registers
+                sums += data * weights           unrolled, in vectors along the channels
+        write epilogue(sums)
+
+Data are laid out channels last, so neighbouring threads must take neighbouring channels: weights and outputs are then
+read and written in whole lines, and the data that they share is one broadcast.
+
+A function with another form gets a flat vector loop, or the rule of TVM's own dlight that fits it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import dlight
+
+from compilers.tvm.schedule import Parts, UnscheduledError, first_line, private_like
+from partition.tile import Layer
+from partition.tile.operators import CONV, DEPTHWISE, MATMUL, POOL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from partition.tile import GpuTile
+
+_REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
+_FLAT_THREADS: Final = 128
+_FLAT_LANES: Final = (4, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GpuNest:
+    """What of a reduction decides which tiles are legal; extents in elements.
+
+    `steps` is the last reduction axis longer than 1, which `k_tile` divides; `shares` tells that all channels read
+    the same data, as in a convolution or a matrix product, so that there is something to stage.
+    """
+
+    batches: int
+    positions: int
+    channels: int
+    steps: int
+    reduction: int
+    kernel: tuple[int, int]
+    data: int
+    shares: bool
+    weighted: bool
+
+    def layer(self, name: str) -> Layer:
+        """Return the nest as the tile models see it."""
+        kind = (MATMUL if self.kernel == (1, 1) else CONV) if self.shares else DEPTHWISE if self.weighted else POOL
+        taps = math.prod(self.kernel)
+        c = self.reduction // taps
+        across = self.batches * (self.channels if not self.shares else c)
+        return Layer(
+            name=name, op_type="", kind=kind, k=self.channels, c=c, x=self.positions, groups=self.batches,
+            kernel=self.kernel, in_x=max(1, self.data // across),
+        )  # fmt: skip
+
+
+def refusal(nest: GpuNest, tile: GpuTile) -> str | None:
+    """Return why this schedule cannot build the tile for the nest, or None; the device's limits are not checked."""
+    if nest.steps % tile.k_tile:
+        return f"k_tile {tile.k_tile} does not divide the {nest.steps} elements that the reduction steps over"
+    if tile.k_tile % tile.unroll:
+        return f"unroll {tile.unroll} does not divide k_tile {tile.k_tile}"
+    if tile.thread_k % tile.vector or nest.channels % tile.vector:
+        return f"vector {tile.vector} does not divide thread_k {tile.thread_k} and the {nest.channels} channels"
+    if tile.staged and not nest.shares:
+        return "staged: each channel reads data of its own, so threads have nothing to share"
+    return None
+
+
+def analyse_gpu(func: Any) -> GpuNest | None:  # noqa: ANN401
+    """Return the reduction nest of a fused function, None when it has no reduction.
+
+    Raises:
+        UnscheduledError: the function has another form.
+    """
+    parts = Parts.of(func)
+    return None if parts.reduction is None else _Axes.of(parts).nest
+
+
+def schedule_gpu(func: Any, tile: GpuTile) -> Any:  # noqa: ANN401
+    """Return the function scheduled with `tile`; `func` stays as it is.
+
+    Raises:
+        UnscheduledError: the function has a form that this schedule does not cover, or the tile is illegal for it.
+    """
+    parts = Parts.of(func)
+    if parts.reduction is None:
+        raise UnscheduledError("it has no reduction, so no tile")
+    axes = _Axes.of(parts)
+    reason = refusal(axes.nest, tile)
+    if reason is not None:
+        raise UnscheduledError(reason)
+    try:
+        _tile(parts, axes, tile)
+    except (tvm.s_tir.schedule.ScheduleError, tvm.error.InternalError) as error:
+        raise UnscheduledError(first_line(error)) from error
+    return private_like(func, parts.sch.mod["main"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Axes:
+    """Roles of the reduction block's iterators, by position among the block's iterators."""
+
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    reduced: tuple[int, ...]
+    extents: tuple[int, ...]
+    in_data: frozenset[int]
+    in_weights: frozenset[int]
+    nest: GpuNest
+
+    @classmethod
+    def of(cls, parts: Parts) -> _Axes:
+        block = parts.sch.get(parts.reduction)
+        if len(block.reads) not in (1, 2):
+            raise UnscheduledError(f"its reduction reads {len(block.reads)} tensors")
+        variables = [axis.var for axis in block.iter_vars]
+        extents = tuple(_extent(axis.dom.extent) for axis in block.iter_vars)
+        reduced = tuple(i for i, axis in enumerate(block.iter_vars) if int(axis.iter_type) == _REDUCTION)
+        spatial = tuple(i for i in range(len(extents)) if i not in reduced)
+        if not spatial or reduced != tuple(range(len(spatial), len(extents))):
+            raise UnscheduledError("its reduction has no channels, or its axes lie between others")
+        used = [frozenset(i for i, v in enumerate(variables) if v in _variables(region)) for region in block.reads]
+        weights = used[1] if len(used) == 2 else frozenset()
+        shares = len(used) == 2 and spatial[-1] not in used[0] and spatial[-1] in weights
+        outer = tuple(i for i in spatial[:-1] if shares and i in weights)
+        inner = tuple(i for i in spatial[:-1] if i not in outer)
+        return cls(
+            outer=outer, inner=inner, reduced=reduced, extents=extents, in_data=used[0], in_weights=weights,
+            nest=_nest(extents, outer, inner, reduced, block.reads, shares=shares),
+        )  # fmt: skip
+
+    @property
+    def channel(self) -> int:
+        return len(self.outer) + len(self.inner)
+
+    @property
+    def stepped(self) -> int:
+        """Which reduction axis `k_tile` splits: the last longer than 1."""
+        long = [i for i in self.reduced if self.extents[i] > 1]
+        return long[-1] if long else self.reduced[-1]
+
+    def mixed(self, axes: Sequence[int], values: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Return one index over several axes, the last fastest."""
+        index = tvm.tirx.IntImm("int64", 0)
+        for axis in axes:
+            index = index * self.extents[axis] + values[axis]
+        return index
+
+
+def _nest(
+    extents: Sequence[int],
+    outer: Sequence[int],
+    inner: Sequence[int],
+    reduced: Sequence[int],
+    reads: Any,  # noqa: ANN401
+    *,
+    shares: bool,
+) -> GpuNest:
+    def product(axes: Iterable[int]) -> int:
+        return math.prod(extents[i] for i in axes)
+
+    lengths = [extents[i] for i in reduced]
+    windowed = len(lengths) >= 2
+    return GpuNest(
+        batches=product(outer),
+        positions=product(inner),
+        channels=extents[len(outer) + len(inner)],
+        steps=next((n for n in reversed(lengths) if n > 1), 1),
+        reduction=math.prod(lengths),
+        kernel=(lengths[0], lengths[1]) if windowed else (1, 1),
+        data=math.prod(_extent(n) for n in reads[0].source.shape),
+        shares=shares,
+        weighted=len(reads) == 2,
+    )
+
+
+def _tile(parts: Parts, axes: _Axes, tile: GpuTile) -> None:
+    sch, reduction = parts.sch, parts.reduction
+    data = weights = None
+    if axes.nest.shares:
+        data, weights = (sch.reindex(reduction, ("read", i)) for i in (0, 1))
+    out = sch.reindex(reduction, ("write", 0))
+    _inline(parts)
+    _normalise(sch, axes, reduction, data, weights, out)
+    inner = _bind_output(sch, out, tile)
+    sch.compute_at(reduction, inner, preserve_unit_loops=True)
+    sch.set_scope(reduction, 0, "local")
+    steps, first = _order_sums(sch, axes, reduction, tile)
+    if data is not None:
+        _load(sch, axes, (reduction, data, weights), steps, tile)
+    sch.decompose_reduction(reduction, first)
+
+
+def _inline(parts: Parts) -> None:
+    """Bring the producers into the loads and the epilogue into the store; what changes shape gets a kernel of its own."""
+    sch, anchor = parts.sch, parts.anchor()
+    for block in parts.before:
+        sch.compute_inline(block)
+    at = parts.after.index(anchor) + 1 if anchor is not None else 0
+    for block in parts.after[: at - 1] if at else ():
+        sch.compute_inline(block)
+    if anchor is not None:
+        sch.reverse_compute_inline(anchor)
+    rest = parts.after[at:]
+    for block in rest[:-1]:
+        sch.compute_inline(block)
+    if rest:
+        flatten(sch, rest[-1])
+
+
+def _normalise(sch: Any, axes: _Axes, reduction: Any, data: Any, weights: Any, out: Any) -> None:  # noqa: ANN401
+    """Give all blocks the axes (batch, position, channel, reduction...), whatever they had."""
+    spatial = len(axes.outer) + len(axes.inner) + 1
+
+    def output(*v: Any) -> list[Any]:  # noqa: ANN401
+        return [axes.mixed(axes.outer, v), axes.mixed(axes.inner, v), v[axes.channel]]
+
+    def whole(*v: Any) -> list[Any]:  # noqa: ANN401
+        return [*output(*v), *(v[i] for i in axes.reduced)]
+
+    sch.transform_layout(reduction, ("write", 0), _index_map(output, spatial))
+    for block, used in ((data, axes.in_data), (weights, axes.in_weights)):
+        if block is not None:
+            _normalise_operand(sch, axes, reduction, block, sorted(used))
+    sch.transform_block_layout(reduction, _index_map(whole, spatial + len(axes.reduced)))
+    sch.transform_block_layout(out, _index_map(output, spatial))
+
+
+def _normalise_operand(sch: Any, axes: _Axes, reduction: Any, block: Any, used: list[int]) -> None:  # noqa: ANN401
+    """Give an operand the axes (batch, position, reduction..., channel) that it has, in this order."""
+    at = {axis: place for place, axis in enumerate(used)}
+    groups = [[i for i in axis_group if i in at] for axis_group in (axes.outer, axes.inner)]
+
+    def operand(*v: Any) -> list[Any]:  # noqa: ANN401
+        values = {axis: v[place] for axis, place in at.items()}
+        mixed = [axes.mixed(group, values) for group in groups if group]
+        return [*mixed, *(values[i] for i in axes.reduced if i in at), *([values[axes.channel]] if axes.channel in at else [])]
+
+    mapping = _index_map(operand, len(used))
+    sch.transform_layout(block, ("write", 0), mapping)
+    sch.transform_block_layout(block, mapping)
+
+
+def _bind_output(sch: Any, out: Any, tile: GpuTile) -> Any:  # noqa: ANN401
+    """Split the store over blocks and threads; return the last thread loop."""
+    batch, position, channel = sch.get_loops(out)
+    # The vector is split off first, so that no bound of the edge blocks depends on a lane.
+    channel, lanes = sch.split(channel, [None, tile.vector])
+    block_m, thread_m, m = sch.split(position, [None, tile.block_x, tile.thread_x])
+    block_n, thread_n, n = sch.split(channel, [None, tile.block_y, tile.thread_k // tile.vector])
+    sch.reorder(batch, block_m, block_n, thread_m, thread_n, m, n, lanes)
+    for loop, name in (
+        (batch, "blockIdx.z"), (block_m, "blockIdx.x"), (block_n, "blockIdx.y"), (thread_m, "threadIdx.y"),
+        (thread_n, "threadIdx.x"),
+    ):  # fmt: skip
+        sch.bind(loop, name)
+    _unroll(sch, [m, n, lanes])
+    return thread_n
+
+
+def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[tuple[Any, Any], Any]:  # noqa: ANN401
+    """Order a thread's loops; return the loops at which operands are loaded (shared, registers) and the first."""
+    loops = list(sch.get_loops(reduction))[-3 - len(axes.reduced) :]
+    (batch, m, n), sums = loops[:3], loops[3:]
+    at = axes.stepped - axes.reduced[0]
+    outer, middle, unrolled = sch.split(sums[at], [None, tile.k_tile // tile.unroll, tile.unroll])
+    n, lanes = sch.split(n, [None, tile.vector])
+    order = [*sums[:at], *sums[at + 1 :], outer, middle, unrolled, batch, m, n, lanes]
+    sch.reorder(*order)
+    _unroll(sch, [unrolled, m, n, lanes])
+    return (outer, middle), order[0]
+
+
+def _load(sch: Any, axes: _Axes, blocks: tuple[Any, Any, Any], steps: tuple[Any, Any], tile: GpuTile) -> None:  # noqa: ANN401
+    reduction, data, weights = blocks
+    registers = sch.cache_read(reduction, 0, "local") if tile.staged else data
+    sch.compute_at(registers, steps[1], preserve_unit_loops=True)
+    loops = _own_loops(sch, registers)
+    last, lanes = sch.split(loops[-1], [None, math.gcd(tile.vector, tile.unroll)])
+    _unroll(sch, [*loops[:-1], last, lanes])
+    if not tile.staged:
+        sch.set_scope(data, 0, "local")
+        sch.compute_inline(weights)
+        return
+    for block, lanes in ((data, math.gcd(tile.vector, tile.k_tile)), (weights, tile.vector)):
+        # The scope first: it tells compute_at that the tile is for all threads of the block.
+        sch.set_scope(block, 0, "shared")
+        sch.compute_at(block, steps[0], preserve_unit_loops=True)
+        _share(sch, block, lanes, tile)
+
+
+def _share(sch: Any, block: Any, lanes: int, tile: GpuTile) -> None:  # noqa: ANN401
+    """Spread the load of a tile over the threads of the block, in vectors."""
+    loops = _own_loops(sch, block)
+    last, vector = sch.split(loops[-1], [None, lanes])
+    turns, thread_m, thread_n = sch.split(sch.fuse(*loops[:-1], last), [None, tile.block_x, tile.block_y])
+    sch.bind(thread_m, "threadIdx.y")
+    sch.bind(thread_n, "threadIdx.x")
+    _unroll(sch, [turns, vector])
+
+
+def _own_loops(sch: Any, block: Any) -> list[Any]:  # noqa: ANN401
+    """Return the loops of a block without those around it that it shares: one for each of its iterators."""
+    return list(sch.get_loops(block))[-len(sch.get(block).iter_vars) :]
+
+
+def flatten(sch: Any, block: Any) -> None:  # noqa: ANN401
+    """One thread for each vector of an elementwise block."""
+    loops = list(sch.get_loops(block))
+    extent = int(sch.get(loops[-1]).extent) if loops else 1
+    lanes = next((n for n in _FLAT_LANES if extent % n == 0), 1)
+    vector = None
+    if lanes > 1:
+        loops[-1], vector = sch.split(loops[-1], [None, lanes])
+    flat = sch.fuse(*loops) if loops else sch.add_unit_loop(block)
+    outer, thread = sch.split(flat, [None, _FLAT_THREADS])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    if vector is not None:
+        sch.vectorize(vector)
+
+
+def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
+    """Unroll all loops but the last, and vectorise that."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    if int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+
+
+def _index_map(function: Any, rank: int) -> Any:  # noqa: ANN401
+    return tvm.tirx.IndexMap.from_func(function, ndim=rank, index_dtype="int64")
+
+
+def _variables(region: Any) -> set[Any]:  # noqa: ANN401
+    found: set[Any] = set()
+    for part in region.region:
+        tvm_ffi.structural_walk(part.min, [(tvm.tirx.Var, found.add)])
+    return found
+
+
+def _extent(extent: Any) -> int:  # noqa: ANN401
+    if not isinstance(extent, int | tvm.tirx.IntImm):
+        raise UnscheduledError("a shape is not static")
+    return int(extent)
