@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from experiments.split_costs import (
     CostError,
+    cut,
     handed_over,
     members,
     offered_places,
@@ -40,7 +41,7 @@ def propose_splits(
         except CostError:
             continue
         for pieces in _best(problem, count):
-            yield plan_of(graph, variant, device, pieces), handed_over(variant, pieces)
+            yield plan_of(graph, device, pieces, cut(variant, pieces)), handed_over(variant, pieces)
 
 
 def _best(problem: Problem, count: int) -> list[tuple[Piece, ...]]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 FREE: Final = Cost(latency_s=0.0, energy_j=0.0)
+CODED_SHARE: Final = 0.25  # of a float32 tensor that its int8 form takes
+_CODED_HOME: Final = " int8"
 NOTHING: Final = Figure(value=0.0, low=0.0, high=0.0, tag="derived", source="")
 
 
@@ -113,7 +115,7 @@ def operator_problem(graph: Graph, device: Device, places: tuple[Place, ...], pi
             for node in graph.nodes()
             for place in places
         },
-        dispatch={place: _dispatch(device, place) for place in places},
+        dispatch={place: dispatch_cost(device, place) for place in places},
         refusals=_refusals(graph, places, pins),
     )
 
@@ -143,7 +145,8 @@ def _node_cost(node: Node, io_bytes: int, device: Device, place: Place) -> Cost:
     return Cost(latency_s=latency_s, energy_j=energy_j)
 
 
-def _dispatch(device: Device, place: Place) -> Cost:
+def dispatch_cost(device: Device, place: Place) -> Cost:
+    """Cost starting a segment on a place."""
     processor = device.processor(place.processor)
     latency_s = value(processor.dispatch_s)
     return Cost(latency_s=latency_s, energy_j=latency_s * value(processor.active_w))
@@ -182,20 +185,38 @@ def members(problem: Problem, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(member for name in names for member in problem.members.get(name, (name,)))
 
 
+def is_int8(place: Place) -> bool:
+    """Tell whether the place computes in int8."""
+    return place.precision == "int8"
+
+
+def with_homes(places: Sequence[Place]) -> tuple[Place, ...]:
+    """Give the int8 places of a mix of precisions a memory of their own, because their tensors have another form."""
+    return tuple(
+        dataclasses.replace(place, memory=f"{place.processor}{_CODED_HOME}") if is_int8(place) else place
+        for place in places
+    )
+
+
+def moved_share(origin: str, wanted: str) -> float:
+    """Return the share of a tensor's float bytes that a move between two memories of a mix takes."""
+    return CODED_SHARE if origin.endswith(_CODED_HOME) and wanted.endswith(_CODED_HOME) else 1.0
+
+
 def moved_bytes(problem: Problem, pieces: Sequence[Piece]) -> int:
     """Sum the bytes that change memory: each tensor once per other memory that reads it."""
     return sum(size for _, size in moves(problem, pieces))
 
 
 def moves(problem: Problem, pieces: Sequence[Piece]) -> tuple[tuple[str, int], ...]:
-    """List (tensor, bytes) of every move of a tensor to another memory."""
-    home = _homes(problem, pieces)
-    found = []
+    """List (tensor, bytes) of every move of a tensor to another memory; in a mix, also to its other form."""
+    home_of = _homes(problem, pieces)
+    found: list[tuple[str, int]] = []
     for t in problem.tensors:
-        origin = t.source if t.producer is None else home[t.producer]
-        wanted = {home[name] for name in t.consumers} | ({t.target} if t.target else set())
+        origin = t.source if t.producer is None else home_of[t.producer]
+        wanted = {home_of[name] for name in t.consumers} | ({t.target} if t.target else set())
         if origin is not None:
-            found += [(t.name, t.size_bytes)] * len(wanted - {origin})
+            found += [(t.name, int(t.size_bytes * moved_share(origin, home))) for home in wanted - {origin}]
     return tuple(found)
 
 
@@ -224,12 +245,12 @@ def period_s(problem: Problem, pieces: Sequence[Piece]) -> float:
 
 
 def single_cuts(problem: Problem) -> tuple[CutPoint, ...]:
-    """List every plan that changes the processor once in the node order, with its cost and what it moves."""
+    """List every plan that changes the memory once in the node order, with its cost and what it moves."""
     size, count = _crossing(problem)
     found = []
     for first in problem.places:
         for second in problem.places:
-            if first.processor != second.processor:
+            if first.home != second.home:
                 found += _cuts_of_pair(problem, first, second, size, count)
     return tuple(found)
 
@@ -247,7 +268,7 @@ def _cuts_of_pair(problem: Problem, first: Place, second: Place, size: Array, co
             second=second,
             latency_s=float(latency[position]),
             energy_j=float(energy[position]),
-            moved_bytes=int(size[position]),
+            moved_bytes=int(size[position] * moved_share(first.home, second.home)),
         )
         for position in range(1, len(problem.nodes))
         if np.isfinite(latency[position])
@@ -311,25 +332,40 @@ def _alive_bytes(problem: Problem) -> Array:
     return alive
 
 
-def lower_bounds(graph: Graph, device: Device, problem: Problem, is_exact: Callable[[Place], bool]) -> SegmentTable:
+def lower_bounds(
+    graph: Graph,
+    device: Device,
+    problem: Problem,
+    is_exact: Callable[[Place], bool],
+    lowered: Mapping[str, tuple[int, int]] | None = None,
+) -> SegmentTable:
     """Bound the cost of every segment from below: the device's best figures, weights and boundary tensors once.
 
     `is_exact(place)` says where the evaluator itself models with the figures' typical values; there the bound is
     the model, so that only the others have to be found out by compiling. Elsewhere fp16 halves a float graph's bytes.
+    In a mix of precisions `lowered` gives the (MACs, weight bytes) of every operator in int8.
     """
     table = additive_table(problem)
     work = {node.name: (node.macs or 0, node.weight_bytes or 0) for node in graph.nodes()}
-    rows = np.array([[sum(w) for w in zip(*(work[m] for m in members(problem, [n])), strict=True)]
-                     for n in problem.nodes], dtype=float)  # fmt: skip
-    sums = np.concatenate([np.zeros((1, 2)), rows.cumsum(0)])
-    macs, weights = (sums[None, :, k] - sums[:, None, k] for k in (0, 1))
-    traffic = weights + _boundary_bytes(graph, problem)
+    border = _boundary_bytes(graph, problem)
     for number, place in enumerate(problem.places):
+        coded = lowered is not None and is_int8(place)
+        macs, weights = _sums_of_work(problem, lowered if coded and lowered is not None else work)
+        traffic = weights + border * (CODED_SHARE if coded else 1.0)
         latency, energy = _least(device, place, macs, traffic, exact=is_exact(place))
         refused = ~np.isfinite(table.rows[:, :, number, 0])
         table.rows[:, :, number, 0] = np.where(refused, np.inf, latency)
         table.rows[:, :, number, 1] = np.where(refused, np.inf, energy)
     return SegmentTable(table.rows)
+
+
+def _sums_of_work(problem: Problem, work: Mapping[str, tuple[int, int]]) -> tuple[Array, Array]:
+    """Sum MACs and weight bytes of every segment [start, stop)."""
+    rows = np.array([[sum(w) for w in zip(*(work[m] for m in members(problem, [n])), strict=True)]
+                     for n in problem.nodes], dtype=float)  # fmt: skip
+    sums = np.concatenate([np.zeros((1, 2)), rows.cumsum(0)])
+    macs, weights = (sums[None, :, k] - sums[:, None, k] for k in (0, 1))
+    return macs, weights
 
 
 def _least(device: Device, place: Place, macs: Array, traffic: Array, *, exact: bool) -> tuple[Array, Array]:
@@ -367,15 +403,21 @@ def _boundary_bytes(graph: Graph, problem: Problem) -> Array:
     return total
 
 
-def plan_of(graph: Graph, variant: Graph, device: Device, pieces: Sequence[Piece]) -> Plan:
-    """Cut the graph: one segment per piece, each a valid model by itself."""
-    return Plan(graph_digest=graph.digest, segments=tuple(segment_of(variant, device, piece) for piece in pieces))
+def plan_of(graph: Graph, device: Device, pieces: Sequence[Piece], parts: Sequence[Graph]) -> Plan:
+    """Make a plan of pieces and the model cut out for each."""
+    segments = (segment_of(part, device, piece) for piece, part in zip(pieces, parts, strict=True))
+    return Plan(graph_digest=graph.digest, segments=tuple(segments))
 
 
-def segment_of(variant: Graph, device: Device, piece: Piece) -> Segment:
-    """Make the segment of one piece."""
+def cut(variant: Graph, pieces: Sequence[Piece]) -> tuple[Graph, ...]:
+    """Cut the graph: one part per piece, each a valid model by itself."""
+    return tuple(extract(variant, piece.nodes) for piece in pieces)
+
+
+def segment_of(part: Graph, device: Device, piece: Piece) -> Segment:
+    """Make the segment of one piece out of the model cut out for it."""
     return Segment(
-        graph=extract(variant, piece.nodes),
+        graph=part,
         device=device,
         processor=piece.place.processor,
         compiler=piece.place.backend,

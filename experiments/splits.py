@@ -50,14 +50,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--mode", choices=MODES, default="sequential", help="how segments follow one another (default: sequential)")
     add("--backends", type=names, default=(), metavar="A,B", help="backends (default: the first of each processor)")
     add(
-        "--precision", default="fp16", metavar="P", help="fp32, fp16 (fp32 where there is none) or int8 (default: fp16)"
+        "--precisions",
+        type=names,
+        default=("fp16",),
+        metavar="A,B",
+        help="fp32, fp16 (fp32 where there is none) and int8; several may mix in one plan (default: fp16)",
     )
     add(
         "--objectives",
         type=names,
         default=(),
         metavar="X,Y",
-        help="of latency, energy, memory and period (default: latency,energy; pipelined: period,energy)",
+        help="of latency, energy, memory, error (mixes with int8) and period"
+        " (default: latency,energy; pipelined: period,energy)",
     )
     add("--deadline", type=_amount, default=None, metavar="S", help="most seconds per inference")
     add("--power-cap", type=_amount, default=None, metavar="W", help="most watts on average")
@@ -68,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="B",
         help="most bytes of a segment's weights and activations",
     )
+    add("--min-sqnr", type=_amount, default=None, metavar="DB", help="least signal to noise of the outputs (mixes)")
     add("--period-cap", type=_amount, default=None, metavar="S", help="most seconds between results (pipelined)")
     add(
         "--pin",

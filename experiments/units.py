@@ -52,6 +52,11 @@ def size(value: float | None) -> str:
     return quantity(value, "B")
 
 
+def ratio_db(value: float | None) -> str:
+    """Write a signal-to-noise ratio; one without noise is exact."""
+    return "-" if value is None else "exact" if math.isinf(value) else f"{value:.1f} dB"
+
+
 def interval(typical: str, low: str, high: str) -> str:
     """Write a value with its bounds, leaving out bounds that read the same."""
     return typical if low == high else f"{typical} ({low} to {high})"

@@ -27,9 +27,14 @@ class CompileOracle:
     """
 
     def __init__(
-        self, variant: Graph, device: Device, problem: Problem, context: Context, tell: Callable[[str], None]
+        self,
+        part: Callable[[Piece], Graph],
+        device: Device,
+        problem: Problem,
+        context: Context,
+        tell: Callable[[str], None],
     ) -> None:
-        self._variant, self._device, self._problem = variant, device, problem
+        self._part, self._device, self._problem = part, device, problem
         self._context, self._tell = context, tell
         self.refused: list[str] = []
         self.asked = 0
@@ -40,7 +45,7 @@ class CompileOracle:
         self.asked += 1
         what = f"{place}: {piece.nodes[0]} to {piece.nodes[-1]} ({len(piece.nodes)} operators)"
         try:
-            segment = segment_of(self._variant, self._device, piece)
+            segment = segment_of(self._part(piece), self._device, piece)
             latency, energy = estimate_segment(segment, self._context)
         except CompilerError as error:
             self._refuse(what, error.reason)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from experiments.mixing import decibels
 from experiments.split_costs import crossing_bytes, members
 from experiments.splitting.report import proof
 from experiments.units import tick
@@ -41,17 +43,21 @@ _MANY_POINTS: Final = 60
 
 
 def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verified: Sequence[Verified]) -> None:
-    """Draw the first two objectives: plans found, usual strategies, and arrows from prediction to compiled plan."""
+    """Draw two objectives: plans found, usual strategies, and arrows from prediction to compiled plan.
+
+    A third one leaves plans behind the line, which joins the best of the two drawn; error is a colour.
+    """
     plt = _pyplot()
-    x, y = request.objectives[:2]
+    x, y = [*(o for o in request.objectives if o != "error"), "energy"][:2]
     figure, axis = plt.subplots(figsize=(8.2, 5.6), layout="constrained")
     points = sorted((_value(s, x), _value(s, y)) for s in found.solutions)
     small = len(points) > _MANY_POINTS
-    axis.step(*zip(*points, strict=True), where="post", color=_COLOURS[0], lw=1.3, zorder=2)
+    axis.step(*zip(*_staircase(points), strict=True), where="post", color=_COLOURS[0], lw=1.3, zorder=2)
     axis.plot(
         *zip(*points, strict=True), ls="", marker="o", ms=3 if small else 6, color=_COLOURS[0], zorder=3,
         label=f"{request.options.mode} plans found ({_proved(found)})",
     )  # fmt: skip
+    _draw_errors(figure, axis, found, x, y, 12 if small else 40)
     ends = [*points, *_draw_verified(axis, verified, x, y)]
     ends += _draw_rivals(axis, others, (x, y), [_FAR * max(end[i] for end in ends) for i in (0, 1)])
     for direction, objective, values in (("x", x, [p[0] for p in ends]), ("y", y, [p[1] for p in ends])):
@@ -66,6 +72,31 @@ def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verif
     )
     _caption(figure, caption, 110)
     _save(figure, request, "frontier")
+
+
+def _staircase(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Keep of sorted points those that none before is below."""
+    kept: list[tuple[float, float]] = []
+    for point in points:
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept
+
+
+def _draw_errors(figure: Figure, axis: Axes, found: Found, x: str, y: str, size: float) -> None:
+    """Colour each plan by the signal-to-noise ratio predicted for its outputs; one without int8 has no noise."""
+    known = [(s, decibels(s.error) or 0.0) for s in found.solutions if s.error is not None]
+    if not known:
+        return
+    finite = [db for _, db in known if math.isfinite(db)]
+    most = max(finite, default=0.0)
+    marks = axis.scatter(
+        [_value(s, x) for s, _ in known], [_value(s, y) for s, _ in known], c=[min(db, most) for _, db in known],
+        s=size, cmap="viridis", zorder=3.5,
+    )  # fmt: skip
+    bar = figure.colorbar(marks, ax=axis, location="bottom", shrink=0.6, aspect=40, pad=0.02)
+    bar.set_label("predicted SQNR of the outputs, dB (plans without int8 as the highest)", fontsize=7.5)
+    bar.ax.tick_params(labelsize=7)
 
 
 def _proved(found: Found) -> str:

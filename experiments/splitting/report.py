@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
-from experiments.split_costs import handed_over, moved_bytes
-from experiments.units import joules, seconds, significant, size, watts
+from experiments.mixing import decibels
+from experiments.split_costs import handed_over, is_int8, moved_bytes
+from experiments.units import joules, ratio_db, seconds, significant, size, watts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ def print_found(request: Request, found: Found, console: Console) -> None:
     for number, s in enumerate(shown, 1):
         extra = [seconds(s.period_s)] if found.solutions[0].period_s is not None else []
         extra += [size(s.memory_bytes)] if found.solutions[0].memory_bytes is not None else []
+        extra += [ratio_db(decibels(s.error))] if found.solutions[0].error is not None else []
         moved = size(moved_bytes(request.operators, s.segments))
         power = watts(s.energy_j / s.latency_s if s.latency_s else None)
         cells = [str(number), seconds(s.latency_s), joules(s.energy_j), *extra, power, moved]
@@ -84,16 +86,20 @@ def proof(found: Found) -> str:
 def _extra_headings(found: Found) -> list[str]:
     first = found.solutions[0]
     return [
-        name for name, known in (("period", first.period_s), ("peak memory", first.memory_bytes)) if known is not None
+        name
+        for name, known in (("period", first.period_s), ("peak memory", first.memory_bytes), ("SQNR", first.error))
+        if known is not None
     ]
 
 
 def describe(pieces: Sequence[Piece]) -> str:
     """Write a plan on one line: the places in order with their operators."""
     several = len({(p.place.processor, p.place.backend) for p in pieces}) > len({p.place.processor for p in pieces})
+    mixed = len({is_int8(p.place) for p in pieces}) > 1
     parts = []
     for piece in pieces:
-        name = f"{piece.place.processor}/{piece.place.backend}" if several else piece.place.processor
+        place = piece.place
+        name = "/".join([place.processor, *[place.backend] * several, *[place.precision] * mixed])
         ends = piece.nodes[0] if len(piece.nodes) == 1 else f"{piece.nodes[0]} .. {piece.nodes[-1]}"
         parts.append(f"{name} {len(piece.nodes)} ({ends})")
     if len(parts) > _LONG:
@@ -123,14 +129,15 @@ def print_verified(verified: Sequence[Verified], mode: str, console: Console) ->
     """Print prediction beside what the compiled plan came to, and the output error of the stitched run."""
     console.print("\nCut, compiled and stitched:", style="bold")
     period = ("period", "predicted") if mode == "pipelined" else ()
-    table = _table(
-        "", *period, "latency", "predicted", "source", "energy", "predicted", "moved", "stitched output", "ran on"
-    )
+    noise = ("SQNR", "predicted") if any(v.chosen.noise is not None for v in verified) else ()
+    costs = ("latency", "predicted", "source", "energy", "predicted", "moved")
+    table = _table("", *period, *costs, *noise, "stitched output", "ran on")
     done = [(v, v.row) for v in verified if v.row is not None and v.reason is None]
     for v, row in done:
         cells = [seconds(v.period_s), _beside(v.chosen.period_s, v.period_s, seconds)] if period else []
         cells += [seconds(v.latency_s), _beside(v.chosen.latency_s, v.latency_s, seconds), row.latency_source or ""]
         cells += [joules(v.energy_j), _beside(v.chosen.energy_j, v.energy_j, joules), size(v.moved_bytes)]
+        cells += [ratio_db(row.sqnr_db), ratio_db(decibels(v.chosen.noise))] if noise else []
         table.add_row(v.chosen.name, *cells, stitched(row), row.runs_on or "-")
     if done:
         console.print(table)
@@ -176,12 +183,13 @@ def _table(*headings: str) -> Any:  # noqa: ANN401 - rich is imported late
 
 
 PLAN_FIELDS: Final = (
-    "number", "latency_s", "energy_j", "period_s", "memory_bytes", "moved_bytes", "segments", "places", "cuts",
+    "number", "latency_s", "energy_j", "period_s", "memory_bytes", "sqnr_db", "moved_bytes", "segments", "places",
+    "cuts",
 )  # fmt: skip
 VERIFIED_FIELDS: Final = (
     "name", "status", "latency_s", "predicted_latency_s", "latency_source", "energy_j", "predicted_energy_j",
-    "period_s", "predicted_period_s", "moved_bytes", "segments", "error_verdict", "cosine", "relative_max", "runs_on",
-    "plan_digest", "reason",
+    "period_s", "predicted_period_s", "moved_bytes", "segments", "error_verdict", "cosine", "sqnr_db",
+    "predicted_sqnr_db", "relative_max", "runs_on", "plan_digest", "reason",
 )  # fmt: skip
 CUT_FIELDS: Final = (
     "position", "after", "first", "second", "latency_s", "energy_j", "moved_bytes", "fused_group_border",
@@ -204,6 +212,7 @@ def _plan_line(request: Request, number: int, s: Solution) -> dict[str, object]:
         "energy_j": s.energy_j,
         "period_s": s.period_s,
         "memory_bytes": s.memory_bytes,
+        "sqnr_db": decibels(s.error),
         "moved_bytes": moved_bytes(request.operators, s.segments),
         "segments": len(s.segments),
         "places": "|".join(str(p.place) for p in s.segments),
@@ -217,6 +226,7 @@ def _plan(s: Solution) -> dict[str, object]:
         "energy_j": s.energy_j,
         "period_s": s.period_s,
         "memory_bytes": s.memory_bytes,
+        "noise_ratio": s.error,
         "segments": [{"place": dataclasses.asdict(p.place), "nodes": p.nodes} for p in s.segments],
     }
 
@@ -260,6 +270,7 @@ def _verified_line(v: Verified) -> dict[str, object]:
         "predicted_latency_s": v.chosen.latency_s,
         "predicted_energy_j": v.chosen.energy_j,
         "predicted_period_s": v.chosen.period_s,
+        "predicted_sqnr_db": decibels(v.chosen.noise),
         "moved_bytes": v.moved_bytes,
         "segments": len(v.chosen.pieces),
         "reason": v.reason,

@@ -12,9 +12,19 @@ from compilers import Action, get_compiler
 from experiments import job, store
 from experiments.candidates import known_backends, variants
 from experiments.job import UserError
-from experiments.split_costs import CostError, missing_figures, offered_places, operator_problem, unit_problem
+from experiments.mixing import cut_mixed, mixed_problem, part_of
+from experiments.split_costs import (
+    CostError,
+    cut,
+    is_int8,
+    missing_figures,
+    offered_places,
+    operator_problem,
+    unit_problem,
+    with_homes,
+)
 from experiments.splitting.costs_file import read_costs
-from graphs import Calibration, Graph, GraphError
+from graphs import Calibration, Graph, GraphError, Mixer, float_form
 from partition import (
     PRECISIONS,
     CalibrationFileError,
@@ -31,7 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-KNOWN_OBJECTIVES: Final[tuple[Objective, ...]] = ("latency", "energy", "memory", "period")
+    from partition.search import Piece
+
+KNOWN_OBJECTIVES: Final[tuple[Objective, ...]] = ("latency", "energy", "memory", "error", "period")
 SPACES: Final = {
     "layers": Space.SINGLE_TENSOR_CUTS,
     "units": Space.CONVEX_CUTS,
@@ -48,11 +60,12 @@ class Options:
     device: str
     mode: str
     backends: Sequence[str]
-    precision: str
+    precisions: Sequence[str]
     objectives: Sequence[str]
     deadline: float | None
     power_cap: float | None
     memory_cap: float | None
+    min_sqnr: float | None
     period_cap: float | None
     pins: Sequence[tuple[str, str]]
     max_segments: int | None
@@ -79,13 +92,15 @@ class Options:
 class Request:
     """The options once they are known to make sense.
 
-    `variant` is the graph that is cut: the float graph or its QDQ form. `operators` asks about its operators (in
-    a QDQ graph, about what quantisation binds), `problem` about what the search may cut between.
+    `variant` is the graph that is cut: the float graph or its QDQ form; where precisions mix, the folded float form
+    whose operators plans name, and `mixer` cuts both. `operators` asks about its operators (in a QDQ graph, about
+    what quantisation binds), `problem` about what the search may cut between.
     """
 
     options: Options
     graph: Graph
     variant: Graph
+    mixer: Mixer | None
     device: Device
     places: tuple[Place, ...]
     operators: Problem
@@ -97,6 +112,19 @@ class Request:
     latencies: CalibrationSet
     folder: Path
     notes: tuple[str, ...]
+
+    def cut(self, pieces: Sequence[Piece]) -> tuple[Graph, ...]:
+        """Cut out the model of each piece of a plan."""
+        return cut(self.variant, pieces) if self.mixer is None else cut_mixed(self.mixer, pieces)
+
+    def part(self, piece: Piece) -> Graph:
+        """Cut out one piece as if the others were of its precision."""
+        return cut(self.variant, [piece])[0] if self.mixer is None else part_of(self.mixer, piece)
+
+    @property
+    def wants_error(self) -> bool:
+        """Tell whether the error of the outputs takes part."""
+        return "error" in self.objectives or self.constraints.error_cap is not None
 
     @property
     def wants_memory(self) -> bool:
@@ -121,8 +149,8 @@ def check(options: Options) -> Request:
         latencies = load_calibration()
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
-        variant = _variant(graph, options, calibration)
-        operators, places = _question(variant, device, backends, options)
+        variant, mixer = _forms(graph, options, calibration)
+        operators, places = _question(variant, mixer, device, backends, options)
         problem = unit_problem(variant, operators) if options.where == "units" else operators
     except (DeviceError, GraphError, CalibrationFileError, store.StoreError, CostError, ProblemError) as error:
         raise UserError(str(error)) from error
@@ -133,6 +161,7 @@ def check(options: Options) -> Request:
         options=options,
         graph=graph,
         variant=variant,
+        mixer=mixer,
         device=device,
         places=places,
         operators=operators,
@@ -162,15 +191,25 @@ def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> N
     """Refuse what a mode or a way of searching has no proof for, rather than ignore it."""
     pipelined = options.mode == "pipelined"
     memory = "memory" in objectives or options.memory_cap is not None
+    error = "error" in objectives or options.min_sqnr is not None
+    unknown = [p for p in options.precisions if p not in PRECISIONS]
+    mixes = len(options.precisions) > 1 and "int8" in options.precisions
     wrong = {
-        f"unknown precision {options.precision!r} (known: {', '.join(PRECISIONS)})": options.precision
-        not in PRECISIONS,
+        f"unknown precision {(unknown or [''])[0]!r} (known: {', '.join(PRECISIONS)})": bool(unknown),
+        "the error of the outputs is what a mix of int8 and float trades; ask for --precisions int8,fp16": error
+        and not mixes,
+        "the error of the outputs comes with the modelled costs, not with --oracle compile": error
+        and options.oracle == "compile",
+        "peak memory is that of one precision; ask for it with one in --precisions": memory and mixes,
+        "--costs has one cost per processor; give one precision in --precisions": options.costs is not None
+        and len(options.precisions) > 1,
         "a period is what --mode pipelined has; ask for it there": not pipelined
         and ("period" in objectives or options.period_cap is not None),
         "--mode parallel finds the frontier of latency and energy, under --deadline and --pin alone": options.mode
         == "parallel"
         and (
             objectives != ("latency", "energy")
+            or options.min_sqnr is not None
             or any(x is not None for x in (options.power_cap, options.memory_cap, options.max_segments))
         ),
         "--oracle compile is for --mode sequential and pipelined": options.oracle == "compile"
@@ -202,6 +241,7 @@ def _constraints(options: Options) -> Constraints:
         deadline_s=options.deadline,
         power_cap_w=options.power_cap,
         memory_cap_bytes=options.memory_cap,
+        error_cap=None if options.min_sqnr is None else 10 ** (-options.min_sqnr / 10),
         period_s=options.period_cap,
         max_segments=options.max_segments,
     )
@@ -212,7 +252,7 @@ def _model_options(options: Options) -> job.Options:
         model=options.model,
         devices=(options.device,),
         backends=options.backends,
-        precisions=(options.precision,),
+        precisions=tuple(options.precisions),
         splits=0,
         objectives=("latency", "energy"),
         out=options.out,
@@ -224,30 +264,54 @@ def _model_options(options: Options) -> job.Options:
     )
 
 
-def _variant(graph: Graph, options: Options, calibration: Calibration) -> Graph:
-    made = variants(graph, [options.precision], calibration, options.out / "build")[options.precision]
-    if isinstance(made, GraphError):
-        raise UserError(f"{options.precision}: {made}")
-    return made
+def _forms(graph: Graph, options: Options, calibration: Calibration) -> tuple[Graph, Mixer | None]:
+    """Return the graph whose operators are placed, and what mixes its int8 and its float form where both are asked."""
+    made = variants(graph, options.precisions, calibration, options.out / "build")
+    for precision, form in made.items():
+        if isinstance(form, GraphError):
+            raise UserError(f"{precision}: {form}")
+    forms = {precision: form for precision, form in made.items() if isinstance(form, Graph)}
+    if "int8" not in forms or len(forms) == 1:
+        return forms[options.precisions[0]], None
+    mixer = Mixer(float_form(graph), forms["int8"])
+    return mixer.floating, mixer
 
 
 def _question(
-    variant: Graph, device: Device, backends: Sequence[str], options: Options
+    variant: Graph, mixer: Mixer | None, device: Device, backends: Sequence[str], options: Options
 ) -> tuple[Problem, tuple[Place, ...]]:
     """Build the problem per operator; the operators of a QDQ graph are what quantisation binds."""
     pins = dict(options.pins)
     if options.costs is not None:
-        problem = read_costs(options.costs, variant, device, backends, options.precision, pins)
+        problem = read_costs(options.costs, variant, device, backends, options.precisions[0], pins)
     else:
-        places = offered_places(device, backends, options.precision, every_backend=bool(options.backends))
-        _check_places(device, places, backends, options.precision)
+        places = _places(device, backends, options)
         _check_pinned(pins, variant, places)
+        if mixer is not None:
+            _check_mix(device, places)
+            problem = mixed_problem(mixer, device, with_homes(places), pins)
+            return problem, problem.places
         problem = operator_problem(variant, device, places, pins)
-    if options.precision == "int8":
+    if options.precisions[0] == "int8":
         units = quantised_units(variant)
         if len(units) < len(problem.nodes):
             problem = coarsen(problem, units, Space.FUSED_GROUP_BORDERS)
     return problem, problem.places
+
+
+def _check_mix(device: Device, places: Sequence[Place]) -> None:
+    kinds = {is_int8(place) for place in places}
+    if len(kinds) < 2:
+        only = "int8" if True in kinds else "float"
+        raise UserError(f"{device.name} has {only} places only, so nothing mixes; give one precision in --precisions")
+
+
+def _places(device: Device, backends: Sequence[str], options: Options) -> tuple[Place, ...]:
+    every = bool(options.backends)
+    found = [offered_places(device, backends, precision, every_backend=every) for precision in options.precisions]
+    places = tuple(dict.fromkeys(place for places in found for place in places))
+    _check_places(device, places, backends, ",".join(options.precisions))
+    return places
 
 
 def _check_places(device: Device, places: Sequence[Place], backends: Sequence[str], precision: str) -> None:
@@ -263,7 +327,7 @@ def _check_places(device: Device, places: Sequence[Place], backends: Sequence[st
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise UserError(
         f"a split needs two places, and {device.name} offers {have} in {precision}{why}; "
-        "choose another device, --precision or --backends"
+        "choose another device, --precisions or --backends"
     )
 
 
@@ -294,7 +358,7 @@ def _notes(device: Device, places: Sequence[Place], calibration: Calibration, op
     missing = () if options.costs else missing_figures(device, places)
     if missing:
         notes.append(f"{device.name} gives no {', '.join(missing)}: that counts nothing in the model")
-    if options.precision == "int8" and calibration.is_random:
+    if "int8" in options.precisions and calibration.is_random:
         notes.append("int8 ranges come from random data: they tell cost, not accuracy (--calibration)")
     return tuple(notes)
 

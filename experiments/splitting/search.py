@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from typing import TYPE_CHECKING
 
-from experiments.split_costs import lower_bounds, peak_memory_table, period_s
+from experiments.mixing import decibels, int8_work, measured_noise, with_noise
+from experiments.split_costs import lower_bounds, members, peak_memory_table, period_s
 from experiments.splitting.oracle import CompileOracle, structural_key
 from partition.search import (
     Baselines,
@@ -81,7 +83,7 @@ def find(request: Request, context: Callable[[], Context], tell: Callable[[str],
             raise Infeasible((_nothing_known(lazy, refused),))
         found, gap = lazy.frontier, lazy.gap_ratio
     else:
-        found = _by_model(request)
+        found = _by_model(request, context)
         gap = found.gap_ratio
     space = found.space
     if request.options.mode == "parallel":
@@ -99,8 +101,10 @@ def find(request: Request, context: Callable[[], Context], tell: Callable[[str],
     )
 
 
-def _by_model(request: Request) -> Frontier:
+def _by_model(request: Request, context: Callable[[], Context]) -> Frontier:
     problem, options = request.problem, request.options
+    if request.wants_error:
+        return _with_error(request, context())
     if options.mode == "parallel":
         return search_parallel(problem, contention=options.contention)
     if request.wants_memory:
@@ -111,18 +115,44 @@ def _by_model(request: Request) -> Frontier:
     return search(problem, space=request.space, objectives=request.objectives, constraints=request.constraints)
 
 
+def _with_error(request: Request, context: Context) -> Frontier:
+    """Search with the noise that each operator in int8 was measured to put on the outputs."""
+    assert request.mixer is not None, "checked with the arguments"
+    parts = [members(request.problem, [node]) for node in request.problem.nodes]
+    noise = measured_noise(request.mixer, parts, context.feed, context.reference, context.build)
+    problem = with_noise(request.problem, noise)
+    try:
+        return search(problem, space=request.space, objectives=request.objectives, constraints=request.constraints)
+    except Infeasible as error:
+        raise Infeasible(tuple(map(_in_decibels, error.conflicts))) from error
+
+
+def _in_decibels(conflict: Conflict) -> Conflict:
+    if conflict.constraint != "error cap":
+        return conflict
+    limit, best = decibels(conflict.limit) or 0.0, decibels(conflict.best) or 0.0
+    sentence = f"--min-sqnr {limit:.4g} dB: the most reachable is {best:.4g} dB, {limit - best:.3g} dB too little"
+    return Conflict(constraint="min sqnr", limit=limit, best=best, unit="dB", sentence=sentence)
+
+
 def _by_compiles(
     request: Request, context: Context, tell: Callable[[str], None]
 ) -> tuple[LazyFrontier, tuple[str, ...]]:
     # What a compiled segment costs holds its boundary tensors' way to and from DRAM already.
     problem = dataclasses.replace(
         request.problem,
-        transfers={pair: Transfer(latency_s=t.latency_s) for pair, t in request.problem.transfers.items()},
+        transfers={pair: _handover(t) for pair, t in request.problem.transfers.items()},
     )
-    oracle = CompileOracle(request.variant, request.device, problem, context, tell)
+    oracle = CompileOracle(request.part, request.device, problem, context, tell)
     lazy = lazy_frontier(
         problem,
-        lower_bounds(request.variant, request.device, problem, _modelled_by(request)),
+        lower_bounds(
+            request.variant,
+            request.device,
+            problem,
+            _modelled_by(request),
+            None if request.mixer is None else int8_work(request.mixer),
+        ),
         oracle,
         gap_ratio=request.options.gap,
         max_calls=request.options.max_compiles,
@@ -131,6 +161,11 @@ def _by_compiles(
         constraints=request.constraints,
     )
     return lazy, tuple(oracle.refused)
+
+
+def _handover(transfer: Transfer) -> Transfer:
+    """Keep the synchronisation; and a conversion between precisions, which no segment has when it is compiled."""
+    return transfer if math.isfinite(transfer.bytes_per_s) else Transfer(latency_s=transfer.latency_s)
 
 
 def _modelled_by(request: Request) -> Callable[[Place], bool]:
@@ -212,5 +247,6 @@ def rivals(request: Request, found: Found) -> tuple[Rival, ...]:
 def _is_reference(request: Request) -> bool:
     plain = request.objectives == ("latency", "energy") and not request.wants_memory
     limits = request.constraints
-    free = all(x is None for x in (limits.deadline_s, limits.power_cap_w, limits.memory_cap_bytes, limits.max_segments))
+    capped = (limits.deadline_s, limits.power_cap_w, limits.memory_cap_bytes, limits.max_segments, limits.error_cap)
+    free = all(x is None for x in capped)
     return plain and free and request.options.oracle == "model" and request.options.mode == "sequential"

@@ -26,13 +26,17 @@ _PROTOCOL: Final = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """A plan to verify: where it comes from and what the search predicts; `period_s` in pipelined mode only."""
+    """A plan to verify: where it comes from and what the search predicts.
+
+    `period_s` is there in pipelined mode only, `noise` (over signal) where the error of the outputs is searched.
+    """
 
     name: str
     pieces: tuple[Piece, ...]
     latency_s: float
     energy_j: float
     period_s: float | None
+    noise: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +70,7 @@ def choose(request: Request, found: Found, others: Sequence[Rival]) -> tuple[Cho
             latency_s=s.latency_s,
             energy_j=s.energy_j,
             period_s=s.period_s,
+            noise=s.error,
         )
         for number, s in ((n, found.solutions[n]) for n in numbers)
     ]
@@ -108,7 +113,7 @@ def verify(
         if lost:
             yield _result(request, one, None, None, lost)
             continue
-        plan = plan_of(request.graph, request.variant, request.device, one.pieces)
+        plan = plan_of(request.graph, request.device, one.pieces, request.cut(one.pieces))
         key = _key(request, plan)
         row = known.get(key)
         if row is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx
@@ -43,7 +44,17 @@ def float_form(graph: Graph) -> Graph:
         GraphError: As `quantise`.
     """
     with vendor_errors(f"Folding {graph.name}"):
-        return from_proto(prepare(graph, opset=_OPSET), name=f"{graph.name}-float")
+        model = prepare(graph, opset=_OPSET)
+    _put_hard_sigmoid_first(model.graph)
+    return from_proto(model, name=f"{graph.name}-float")
+
+
+def _put_hard_sigmoid_first(graph: onnx.GraphProto) -> None:
+    """Turn x * HardSigmoid(x), which folding makes of HardSwish, around: one compiler misreads it (vendor_bugs.md)."""
+    sigmoids = {node.output[0] for node in graph.node if node.op_type == "HardSigmoid"}
+    for node in graph.node:
+        if node.op_type == "Mul" and node.input[1] in sigmoids:
+            node.input[:] = [node.input[1], node.input[0]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +123,11 @@ class Mixer:
             if (node in chosen) != (maker in chosen):
                 raise GraphError(f"{node!r} is part of {maker!r} in int8: both are, or neither is.")
         return _Mixing(self, chosen).mixture()
+
+    @cached_property
+    def whole(self) -> Mixture:
+        """The graph in which everything is int8: to the bit what the QDQ graph computes, without shared conversions."""
+        return self.mix(tuple(self.reads))
 
     def errors(
         self, parts: Iterable[Collection[str]], feed: Mapping[str, Array], reference: Mapping[str, Array]

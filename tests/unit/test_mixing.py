@@ -1,14 +1,23 @@
-"""Models of which some nodes are int8 and the rest float."""
+"""Models and plans of which some nodes are int8 and the rest float: cuts, costs, and the error they predict."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from experiments.mixing import cut_mixed, decibels, measured_noise, mixed_problem, part_of, with_noise
+from experiments.split_costs import members, moved_bytes, unit_problem, with_homes
 from graphs import Calibration, Graph, GraphError, Mixer, extract, float_form, from_proto, quantise, random_inputs
 from graphs.quantisation.runtime import open_session
+from partition import load_device
+from partition.search import Piece, Place, search
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def residual(opset: int = 17) -> Graph:
@@ -105,3 +114,101 @@ def test_forms_of_two_graphs_do_not_mix() -> None:
     other = extract(graph, ["conv1", "norm", "relu", "conv2"])
     with pytest.raises(GraphError, match="differ at"):
         Mixer(float_form(graph), quantise(other, "int8", Calibration.random(other, 1, 0)))
+
+
+INT8, CPU8, FP16 = with_homes(
+    [
+        Place(processor="npu", backend="ort_qnn", precision="int8"),
+        Place(processor="cpu", backend="ort_cpu", precision="int8"),
+        Place(processor="npu", backend="ort_qnn", precision="fp16"),
+    ]
+)
+DEVICE = load_device("sa8255p")
+SIZE = 4 * 8 * 8 * 4
+
+
+@pytest.fixture(autouse=True)
+def takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the vendor's own refusals (and its child process) out of tests of our arithmetic."""
+    monkeypatch.setattr("compilers.ort_qnn.OrtQnnCompiler.unsupported", lambda *_: {})
+
+
+def pieces(*parts: tuple[Place, str]) -> list[Piece]:
+    return [Piece(place=place, nodes=tuple(names.split())) for place, names in parts]
+
+
+MIXES = [
+    pieces((INT8, "conv1 relu"), (FP16, "conv2 add sigmoid pool")),
+    pieces((FP16, "conv1 relu"), (INT8, "conv2"), (CPU8, "add"), (FP16, "sigmoid pool")),
+    pieces((INT8, "conv1 relu"), (FP16, "conv2"), (INT8, "add sigmoid pool")),
+    pieces((CPU8, "conv1 relu conv2"), (INT8, "add sigmoid pool")),
+]
+
+
+@pytest.mark.parametrize("plan", MIXES)
+def test_stitched_pieces_are_the_mixed_graph_to_the_bit(mixer: Mixer, plan: list[Piece]) -> None:
+    tensors = dict(random_inputs(mixer.floating, 0))
+    lowered = [node for piece in plan if piece.place.precision == "int8" for node in piece.nodes]
+    whole = mixer.mix(lowered).graph
+    wanted = run(whole.proto(), tensors)
+    for part in cut_mixed(mixer, plan):
+        feed = {spec.name: tensors[spec.name] for spec in part.inputs()}
+        tensors.update(zip([spec.name for spec in part.outputs()], run(part.proto(), feed), strict=True))
+    for spec, array in zip(whole.outputs(), wanted, strict=True):
+        assert np.array_equal(tensors[spec.name], array)
+
+
+def test_a_whole_plan_is_the_model_that_the_main_job_compiles(mixer: Mixer) -> None:
+    everything = " ".join(node.name for node in mixer.floating.nodes())
+    assert cut_mixed(mixer, pieces((INT8, everything))) == (mixer.quantised,)
+    assert cut_mixed(mixer, pieces((FP16, everything))) == (mixer.floating,)
+    assert part_of(mixer, pieces((INT8, everything))[0]) == mixer.quantised
+    assert {spec.dtype for spec in part_of(mixer, pieces((INT8, "conv2"))[0]).inputs()} == {"uint8"}
+
+
+def test_a_border_of_precisions_is_never_free(mixer: Mixer) -> None:
+    problem = mixed_problem(mixer, DEVICE, [INT8, CPU8, FP16])
+    assert problem.members["relu"] == ("conv1", "relu")  # int8 has no Relu of its own
+    assert DEVICE.dram_bytes_per_s is not None
+    convert = problem.transfers[INT8.home, FP16.home].cost(SIZE)
+    assert convert.latency_s == pytest.approx(1.25 * SIZE / DEVICE.dram_bytes_per_s.value)
+    assert convert.energy_j > 0
+    handover = problem.transfers[INT8.home, CPU8.home].cost(SIZE)
+    assert handover.energy_j == pytest.approx(problem.transfers[CPU8.home, INT8.home].cost(SIZE).energy_j)
+    assert DEVICE.dram_j_per_byte is not None
+    assert handover.energy_j == pytest.approx(SIZE / 4 * 2 * DEVICE.dram_j_per_byte.value)  # a quarter of the bytes
+
+
+def test_int8_operators_cost_their_own_work(mixer: Mixer) -> None:
+    problem = mixed_problem(mixer, DEVICE, [INT8, FP16], {"conv2": "npu"})
+    assert 0 < problem.costs["conv2", INT8].latency_s < problem.costs["conv2", FP16].latency_s
+    assert problem.costs["relu", INT8].latency_s > 0
+    pinned = mixed_problem(mixer, DEVICE, [INT8, CPU8, FP16], {"conv2": "npu"})
+    assert pinned.refusals["conv2"] == {CPU8: "pinned to npu"}
+
+
+def test_bytes_moved_are_those_of_the_form(mixer: Mixer) -> None:
+    problem = mixed_problem(mixer, DEVICE, [INT8, CPU8, FP16])
+    assert moved_bytes(problem, MIXES[0]) == SIZE
+    assert moved_bytes(problem, MIXES[3]) == 2 * SIZE // 4
+
+
+def test_the_error_predicted_adds_up_and_the_search_trades_it(mixer: Mixer, tmp_path: Path) -> None:
+    problem = unit_problem(mixer.floating, mixed_problem(mixer, DEVICE, [INT8, FP16]))
+    feed = random_inputs(mixer.floating, 0)
+    ends = [spec.name for spec in mixer.floating.outputs()]
+    reference = dict(zip(ends, run(mixer.floating.proto(), feed), strict=True))
+    parts = [members(problem, [node]) for node in problem.nodes]
+    noise = measured_noise(mixer, parts, feed, reference, tmp_path)
+    assert noise == measured_noise(mixer, parts, feed, reference, tmp_path)  # read, not measured again
+    assert len(list(tmp_path.iterdir())) == 1
+    assert all(n > 0 for n in noise)
+    found = search(with_noise(problem, noise), objectives=("latency", "energy", "error"))
+    by_error = {s.error or 0.0: {p.place.precision for p in s.segments} for s in found}
+    assert by_error[0.0] == {"fp16"}
+    assert by_error[max(by_error)] == {"int8"}
+    assert max(by_error) == pytest.approx(sum(noise), rel=1e-3)
+    (together,) = mixer.errors([[node for part in parts for node in part]], feed, reference)
+    worst = min(e.sqnr_db for e in together.values() if e.sqnr_db is not None)
+    predicted = decibels(sum(noise))
+    assert predicted == pytest.approx(worst, abs=3)  # dB: noises of one input are not independent
