@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Feed = dict[str, NDArray[Any]]
 
 MOST_RUNS: Final = 48
+STEPS: Final = 400
 
 
 def mixed_problem(mixer: Mixer, device: Device, places: Sequence[Place], pins: Mapping[str, str] = {}) -> Problem:
@@ -195,6 +196,12 @@ def _noise(floating: Path, quantised: Path, parts: list[tuple[str, ...]], feed: 
     errors = mixer.errors(([n for part in some for n in part] for some in neighbours), feed, reference)
     noise = [max(map(noise_of, one.values())) for one in errors]
     return [total / len(some) for total, some in zip(noise, neighbours, strict=True) for _ in some]
+
+
+def in_steps(noise: Sequence[float]) -> tuple[float, ...]:
+    """Round noises to STEPS steps of their sum, so that the search meets few different sums of them."""
+    step = sum(noise) / STEPS
+    return tuple(round(one / step) * step if step else 0.0 for one in noise)
 
 
 def noise_of(error: OutputError) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from experiments.mixing import decibels, int8_work, measured_noise, with_noise
-from experiments.split_costs import lower_bounds, members, peak_memory_table, period_s
+from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
+from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s
 from experiments.splitting.oracle import CompileOracle, structural_key
 from partition.search import (
     Baselines,
@@ -27,11 +27,14 @@ from partition.search import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from experiments.evaluator import Context
     from experiments.splitting.request import Request
     from partition.search import Place
+
+
+ROUNDING: Final = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +93,8 @@ def find(request: Request, context: Callable[[], Context], tell: Callable[[str],
         solutions, space = _with_sequential(request, found)
     else:
         solutions = tuple(sorted(found, key=lambda s: (s.latency_s, s.energy_j)))
+    if request.wants_error:
+        solutions, space = _with_full_noise(request, context(), solutions), f"{space}; noise in {STEPS} steps"
     return Found(
         solutions=solutions,
         frontier=found,
@@ -117,14 +122,29 @@ def _by_model(request: Request, context: Callable[[], Context]) -> Frontier:
 
 def _with_error(request: Request, context: Context) -> Frontier:
     """Search with the noise that each operator in int8 was measured to put on the outputs."""
-    assert request.mixer is not None, "checked with the arguments"
-    parts = [members(request.problem, [node]) for node in request.problem.nodes]
-    noise = measured_noise(request.mixer, parts, context.feed, context.reference, context.build)
-    problem = with_noise(request.problem, noise)
+    problem = with_noise(request.problem, in_steps(_noise(request, context)))
     try:
         return search(problem, space=request.space, objectives=request.objectives, constraints=request.constraints)
     except Infeasible as error:
         raise Infeasible(tuple(map(_in_decibels, error.conflicts))) from error
+
+
+def _noise(request: Request, context: Context) -> tuple[float, ...]:
+    assert request.mixer is not None, "checked with the arguments"
+    parts = [members(request.problem, [node]) for node in request.problem.nodes]
+    return measured_noise(request.mixer, parts, context.feed, context.reference, context.build)
+
+
+def _with_full_noise(request: Request, context: Context, found: Sequence[Solution]) -> tuple[Solution, ...]:
+    """Give the plans the noise that was measured, without the steps of the search, and keep those within the limit."""
+    problem, noise = request.problem, _noise(request, context)
+    of = {members(problem, [node])[0]: one for node, one in zip(problem.nodes, noise, strict=True)}
+    cap = request.constraints.error_cap
+    exact = [
+        dataclasses.replace(s, error=sum(of.get(n, 0.0) for p in s.segments if is_int8(p.place) for n in p.nodes))
+        for s in found
+    ]
+    return tuple(s for s in exact if cap is None or s.error is None or s.error <= cap * (1 + ROUNDING))
 
 
 def _in_decibels(conflict: Conflict) -> Conflict:

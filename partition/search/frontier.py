@@ -19,7 +19,7 @@ from partition.search.pieces import coarsen, piece, pieces_of_nodes, pinned, sin
 from partition.search.plans import Hopeless, known_points
 from partition.search.problem import Constraints, Infeasible, ProblemError, Solution, Space
 from partition.search.prune import Filled
-from partition.search.scheme import scheme_for
+from partition.search.scheme import BASE, scheme_for
 from partition.search.states import AdditiveStates
 
 if TYPE_CHECKING:
@@ -144,23 +144,30 @@ def search(
         encoded = Encoded(contract(encoded))
     scheme = scheme_for(encoded, objectives, constraints)
     one_order = order_is_free or space is not Space.CONVEX_CUTS
-    graph = AdditiveStates(encoded, scheme, one_order=one_order, hopeless=_beaten(encoded, scheme)).build()
+    hopeless = _beaten(encoded, scheme)
+    graph = AdditiveStates(encoded, scheme, one_order=one_order, hopeless=hopeless).build()
     return solve(
         graph,
         scheme,
         objectives,
         problem.space_name(space),
         lambda path: pieces_of_nodes(encoded, path, regroup=order_is_free),
+        hopeless,
     )
 
 
 def _beaten(encoded: Encoded, scheme: Scheme) -> Hopeless | None:
-    """Return what tells hopeless states by a few plans that keep all limits; only two objectives allow it."""
-    if not scheme.plain:
+    """Return what tells hopeless states by a few plans that keep all limits; of two objectives, or with error a third.
+
+    With error the plans are those without any, which nothing beats there.
+    """
+    kinds = [c.kind for c in scheme.coordinates]
+    if not scheme.plain and kinds != ["latency", "energy", "error"]:
         return None
     points = known_points(encoded)
-    points = points[scheme.within(points)]
-    return Hopeless(points) if len(points) else None
+    points = points[points[:, 3] == 0] if not scheme.plain else points
+    points = points[scheme.within(points[:, [BASE[kind] for kind in kinds]])]
+    return Hopeless(points[:, :2]) if len(points) else None
 
 
 def _may_contract(objectives: tuple[Objective, ...], constraints: Constraints) -> bool:
@@ -196,9 +203,13 @@ def solve(
     objectives: tuple[Objective, ...],
     space: str,
     pieces: Callable[[list[int]], tuple[Piece, ...]],
+    hopeless: Hopeless | None = None,
 ) -> Frontier:
-    """Set labels on any state graph whose arcs carry the scheme's coordinates; `pieces` reads a path."""
-    labels = _labels(graph, scheme)
+    """Set labels on any state graph whose arcs carry the scheme's coordinates; `pieces` reads a path.
+
+    `hopeless` tells labels that a known plan beats in latency and energy and equals at least in all else.
+    """
+    labels = _labels(graph, scheme, hopeless)
     rows = labels.points
     ends = np.flatnonzero(scheme.within(rows))
     if not len(ends):
@@ -217,10 +228,10 @@ def solve(
     )
 
 
-def _labels(graph: StateGraph, scheme: Scheme) -> PairLabels | RowLabels | Filled:
+def _labels(graph: StateGraph, scheme: Scheme, hopeless: Hopeless | None) -> PairLabels | RowLabels | Filled:
     """Choose how to set labels: packed pairs, with a hull first where there are many states, or rows."""
     if not scheme.plain:
-        return RowLabels(graph, scheme.coordinates)
+        return RowLabels(graph, scheme.coordinates, hopeless)
     if graph.states > MANY_STATES and scheme.pair_limits == (None, None):
         hull = Supported(Weigher(graph))
         hull.refine(HULL_GAP)

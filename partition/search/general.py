@@ -8,17 +8,24 @@ import numpy as np
 
 if TYPE_CHECKING:
     from partition.search.arrays import Bools, Ints
+    from partition.search.plans import Hopeless
     from partition.search.scheme import Coordinate
     from partition.search.states import Arcs, StateGraph
 
 BLOCK: Final = 256
 NO_LIMIT: Final = np.iinfo(np.int64).max
+MANY: Final = 1 << 61  # twice this is still an int64
 
 
 class RowLabels:
     """The non-dominated labels of a state graph as integer rows, with the label and arc before each."""
 
-    def __init__(self, graph: StateGraph, coordinates: tuple[Coordinate, ...]) -> None:
+    def __init__(
+        self, graph: StateGraph, coordinates: tuple[Coordinate, ...], hopeless: Hopeless | None = None
+    ) -> None:
+        """Set all labels but those that `hopeless` tells by the least (latency, energy) that can become of them."""
+        self._hopeless = hopeless
+        self._to_go = least_to_go(graph) if hopeless is not None else None
         self._peaks = np.array([c.takes_maximum for c in coordinates])
         # Only coordinates that never fall may cut a partial plan off; the others are checked at the end.
         self._limits = np.array([NO_LIMIT if c.limit is None or not c.grows else c.limit for c in coordinates])
@@ -28,11 +35,11 @@ class RowLabels:
         )
         self._before: list[tuple[Ints, Ints, Ints]] = [(_NONE, _NONE, _NONE)] * graph.states
         self.stored = 1
+        self._end = graph.states - 1
         first_arc = 0
         for level in graph.levels:
             self._settle(level, first_arc)
             first_arc += len(level.source)
-        self._end = graph.states - 1
 
     @staticmethod
     def _rows_none(coordinates: tuple[Coordinate, ...]) -> Ints:
@@ -57,6 +64,8 @@ class RowLabels:
         step = level.cost[arc]
         made = np.where(self._peaks, np.maximum(old, step), old + step)
         inside = np.flatnonzero((made <= self._limits).all(1))
+        if self._hopeless is not None and self._to_go is not None and state != self._end:
+            inside = inside[~self._hopeless.of(made[inside, :2] + self._to_go[state])]
         kept = inside[nondominated(made[inside])]
         number = np.concatenate([np.arange(length) for length in lengths])
         self._rows[state] = made[kept]
@@ -74,6 +83,15 @@ class RowLabels:
             decided.append(int(self._what[arc]))
             state, label = source, number
         return [what for what in reversed(decided) if what >= 0]
+
+
+def least_to_go(graph: StateGraph) -> Ints:
+    """Return per state the least latency and the least energy from there to the end; MANY where there is no way."""
+    to_go = np.full((graph.states, 2), MANY)
+    to_go[-1] = 0
+    for level in reversed(graph.levels):
+        np.minimum.at(to_go, level.source, level.cost[:, :2] + to_go[level.target])
+    return np.asarray(np.minimum(to_go, MANY))
 
 
 def nondominated(points: Ints) -> Ints:

@@ -92,12 +92,12 @@ class Greedy:
 
 
 def known_points(encoded: Encoded) -> Ints:
-    """Return the (latency, energy) of some complete plans: everything on one place, and greedy ones."""
+    """Return the costs of some complete plans: everything on one place, and greedy ones."""
     count = len(encoded.problem.nodes)
     greedy = Greedy(encoded)
     plans = [[place] * count for place in np.flatnonzero(encoded.allowed.all(0)).tolist()]
     plans += [greedy.place(weight) for weight in WEIGHTS]
-    return np.array([plan_cost(encoded, plan)[:2] for plan in plans])
+    return np.array([plan_cost(encoded, plan) for plan in plans])
 
 
 class Hopeless:
