@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import math
+import statistics
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
@@ -194,11 +195,18 @@ def _latency_ratio(before: store.Row, after: store.Row, limits: Limits, seed: in
     assert after.latency_s is not None, "checked by the caller"
     if before.samples_s and after.samples_s:
         try:
-            return ratio_of_medians(before.samples_s, after.samples_s, run_noise=limits.run_noise, seed=seed)
+            noise = max(limits.run_noise, _between_runs(before), _between_runs(after))
+            return ratio_of_medians(before.samples_s, after.samples_s, run_noise=noise, seed=seed)
         except NoiseError as error:
             raise GateError(f"{_name(before)}: {error}") from error
     exact = after.latency_s / before.latency_s
     return Ratio(typical=exact, low=exact, high=exact)
+
+
+def _between_runs(row: store.Row) -> float:
+    """Return the relative standard deviation of the medians of the row's processes, 0 for a single one."""
+    medians = row.process_medians_s or ()
+    return statistics.stdev(medians) / statistics.median(medians) if len(medians) > 1 else 0.0
 
 
 def _energy_ratio(before: store.Row, after: store.Row, latency: Ratio) -> Ratio:

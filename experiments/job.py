@@ -82,6 +82,7 @@ class Options:
     calibration: Path | None
     time_limit: int
     sweep: bool = False
+    processes: int = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -315,6 +316,7 @@ def _context(request: _Request, options: Options, limits: Limits) -> Context:
         feed=feed,
         reference=reference,
         calibration=request.latencies,
+        processes=options.processes,
         meters={kind: meter for kind, meter in request.meters.items() if isinstance(meter, Meter)},
     )
 
@@ -410,8 +412,9 @@ def _key(candidate: Candidate, request: _Request, options: Options) -> str:
     """Name what a row depends on: plan, vendor versions, inputs, meters and the way of measuring."""
     plan, latencies = candidate.plan, request.latencies.rows_hash
     versions = [get_compiler(s.compiler).version() for s in plan.segments]
-    meters = [m.title for m in request.meters.values() if isinstance(m, Meter)] if is_measured(plan) else []
-    parts = [plan.digest, versions, request.calibration.digest, latencies, options.seed, meters, _PROTOCOL]
+    meters = [meter.title for meter in request.meters.values() if isinstance(meter, Meter)]
+    measuring = [meters, options.processes] if is_measured(plan) else []
+    parts = [plan.digest, versions, request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
     return _hash(parts)[:24]
 
 
@@ -439,9 +442,9 @@ def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) ->
 
 _CSV_HEADER: Final = (
     "model", "device", "processor", "backend", "precision", "options", "segments", "standing", "device_standing",
-    "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "energy_j", "energy_low_j",
-    "energy_high_j", "energy_source", "energy_net_j", "peak_memory_bytes", "artefact_bytes", "dram_bytes", "cosine",
-    "sqnr_db", "relative_max", "runs_on", "plan_digest",
+    "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "spread_ratio", "energy_j",
+    "energy_low_j", "energy_high_j", "energy_source", "energy_net_j", "peak_memory_bytes", "artefact_bytes",
+    "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest",
 )  # fmt: skip
 
 

@@ -90,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         help=".npy or .npz file, or a folder of these or of images (default: random data, labelled so)",
     )
     parser.add_argument(
+        "--processes", type=positive, default=2, metavar="N", help="fresh processes per measurement (default: 2)"
+    )
+    parser.add_argument(
         "--time-limit", type=positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)"
     )
     return parser

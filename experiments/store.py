@@ -70,6 +70,8 @@ class Row:
     misplaced: Mapping[str, str] | None = None
     cold_s: float | None = None
     samples_s: tuple[float, ...] | None = None
+    process_medians_s: tuple[float, ...] | None = None
+    spread_ratio: float | None = None
     compile_s: float | None = None
     segment_latency_s: tuple[float, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -140,6 +142,8 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "misplaced": {node: why for m in outcome.misplaced for node, why in m.reasons.items()} or None,
         "cold_s": samples and samples.cold_s,
         "samples_s": samples and samples.steady_s,
+        "process_medians_s": samples and samples.medians_s,
+        "spread_ratio": samples and samples.spread_ratio,
         "compile_s": outcome.compile_s,
         "segment_latency_s": tuple(latency.typical_s for latency in outcome.segment_latencies) or None,
         "notes": outcome.notes,

@@ -25,7 +25,7 @@ from experiments.evaluator.calibrated import calibrated, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
 from experiments.evaluator.roofline import boundary_bytes, roofline
-from experiments.evaluator.run import Run, run_artefact
+from experiments.evaluator.run import Run, fresh_median, run_artefact
 from experiments.evaluator.values import Evaluation, Failure, Misplacement
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Context:
     """What all candidates of one run share: where artefacts lie, the limits, the feed and its reference.
 
     With a calibration, latencies on the devices it covers are predicted by it, not simulated or modelled alone.
-    `meters` are those of this machine's processors, by kind: what is timed here is metered too.
+    `meters` are those of this machine's processors, by kind: what is timed here is metered too, and timed in
+    `processes` fresh processes.
     """
 
     build: Path
@@ -53,6 +54,7 @@ class Context:
     reference: Feed
     calibration: CalibrationSet | None = None
     budget_s: float = 5.0
+    processes: int = 2
     meters: Mapping[str, Meter] = dataclasses.field(default_factory=dict)
 
 
@@ -138,9 +140,18 @@ def _run_segment(
     feed = {spec.name: tensors[spec.name] for spec in segment.graph.inputs()}
     meter = context.meters.get(segment.device.processor(segment.processor).kind)
     try:
-        return run_artefact(artefact, feed, limits=context.limits, budget_s=context.budget_s, meter=meter)
+        run = run_artefact(artefact, feed, limits=context.limits, budget_s=context.budget_s, meter=meter)
+        return _repeated(run, artefact, feed, context)
     except CompilerError as error:
         raise _FailedError(index, segment, Action.RUN, error) from error
+
+
+def _repeated(run: Run, artefact: Artefact, feed: Feed, context: Context) -> Run:
+    """Time it in further processes: what one process cannot show is how far another one's median lies off."""
+    if run.samples is None:
+        return run
+    others_s = tuple(fresh_median(artefact, feed, limits=context.limits) for _ in range(context.processes - 1))
+    return dataclasses.replace(run, samples=dataclasses.replace(run.samples, others_s=others_s))
 
 
 def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | None, context: Context) -> _SegmentCost:

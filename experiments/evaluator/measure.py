@@ -19,6 +19,7 @@ MIN_SAMPLES: Final = 10
 _MIN_SAMPLE_S: Final = 2e-4  # below this the clock and the scheduler are most of what one sees
 
 _MOST_DRIFT: Final = 0.1
+_MOST_SPREAD: Final = 0.05
 _LEAST_WORTH: Final = 20  # independent samples, below which the 5 % and 95 % quantiles say little
 
 
@@ -27,19 +28,34 @@ class Samples:
     """Raw seconds of one measurement: the cold first call, and the steady ones in the order taken.
 
     `calls_per_sample` is above 1 when one call is too short for the clock; a sample is then their mean.
+    `others_s` are the trimmed medians that further fresh processes came to.
     """
 
     cold_s: float
     steady_s: tuple[float, ...]
     calls_per_sample: int
+    others_s: tuple[float, ...] = ()
+
+    @property
+    def medians_s(self) -> tuple[float, ...]:
+        """The trimmed median of each process, this one's first."""
+        return float(np.median(trimmed(self.steady_s))), *self.others_s
+
+    @property
+    def spread_ratio(self) -> float | None:
+        """How far the processes' medians lie apart, over their median; None when there was one process only."""
+        if not self.others_s:
+            return None
+        return (max(self.medians_s) - min(self.medians_s)) / float(np.median(self.medians_s))
 
     def latency(self) -> Latency:
-        """Return the trimmed median, with the 5 % and 95 % quantiles as bounds."""
-        kept = trimmed(self.steady_s)
+        """Return the median of the processes' trimmed medians; the 5 % and 95 % quantiles and all medians bound it."""
         low, high = np.quantile(self.steady_s, [TRIM_RATIO, 1 - TRIM_RATIO])
-        typical = float(np.median(kept))
         return Latency(
-            typical_s=typical, low_s=min(float(low), typical), high_s=max(float(high), typical), source=Source.MEASURED
+            typical_s=float(np.median(self.medians_s)),
+            low_s=min(float(low), *self.medians_s),
+            high_s=max(float(high), *self.medians_s),
+            source=Source.MEASURED,
         )
 
     def warnings(self) -> tuple[str, ...]:
@@ -47,6 +63,9 @@ class Samples:
         notes = []
         if len(self.steady_s) < SAMPLES:
             notes.append(f"only {len(self.steady_s)} of {SAMPLES} samples fitted the time allowed")
+        if self.spread_ratio is not None and self.spread_ratio > _MOST_SPREAD:
+            spread = f"{len(self.medians_s)} fresh processes spread by {self.spread_ratio:.0%}"
+            notes.append(f"the median does not repeat: {spread} (more than {_MOST_SPREAD:.0%})")
         drift = drift_ratio(self.steady_s)
         if abs(drift - 1) > _MOST_DRIFT:
             notes.append(f"latency drifted by {drift - 1:+.0%} between the halves of the measurement")

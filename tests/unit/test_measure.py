@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,3 +58,16 @@ def test_outliers_do_not_move_the_median_but_drift_is_told() -> None:
 
 def test_trimming_drops_five_per_cent_at_each_end() -> None:
     assert trimmed(tuple(float(i) for i in range(100))) == tuple(float(i) for i in range(5, 95))
+
+
+def test_medians_of_fresh_processes_bound_the_latency_and_a_spread_above_5_percent_is_said() -> None:
+    one = Samples(cold_s=1.0, steady_s=(1.0,) * 100, calls_per_sample=1)
+    assert one.spread_ratio is None
+    assert one.medians_s == (1.0,)
+    close = dataclasses.replace(one, others_s=(1.02, 1.04))
+    assert close.spread_ratio == pytest.approx(0.04 / 1.02)
+    assert close.latency().typical_s == pytest.approx(1.02)
+    assert (close.latency().low_s, close.latency().high_s) == pytest.approx((1.0, 1.04))
+    assert not close.warnings()
+    (note,) = dataclasses.replace(one, others_s=(1.2,)).warnings()
+    assert note == "the median does not repeat: 2 fresh processes spread by 18% (more than 5%)"

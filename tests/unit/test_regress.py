@@ -86,6 +86,16 @@ def test_neighbours_that_are_alike_count_for_less() -> None:
     assert autocorrelation((1.0,) * 50) == 0.0
 
 
+def test_processes_that_came_to_other_medians_widen_the_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = noisy(1.25e-3, 2)
+    before = folder(tmp_path / "a", measured(noisy(1e-3, 0), process_medians_s=(1e-3, 1.001e-3)))
+    assert main([before, folder(tmp_path / "b", measured(slow, process_medians_s=(1.25e-3, 1.251e-3)))]) == 1
+    assert main([before, folder(tmp_path / "c", measured(slow, process_medians_s=(1.25e-3, 1.05e-3)))]) == 0
+    assert "too noisy to tell" in capsys.readouterr().out
+
+
 def test_a_metered_energy_is_judged_by_the_meters_uncertainty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
