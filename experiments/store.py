@@ -73,7 +73,9 @@ class Row:
     process_medians_s: tuple[float, ...] | None = None
     spread_ratio: float | None = None
     compile_s: float | None = None
+    segment_processors: tuple[str, ...] | None = None
     segment_latency_s: tuple[float, ...] | None = None
+    segment_energy_parts_j: tuple[Mapping[str, float] | None, ...] | None = None
     notes: tuple[str, ...] = ()
     failed_action: str | None = None
     reason: str | None = None
@@ -102,6 +104,7 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
         "precision": _joined(s.precision for s in plan.segments),
         "options": _joined(" ".join(f"{k}={v}" for k, v in s.options) for s in plan.segments),
         "segments": len(plan.segments),
+        "segment_processors": tuple(s.processor for s in plan.segments),
         "plan_digest": plan.digest,
     }
     if isinstance(outcome, Failure):
@@ -146,6 +149,7 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "spread_ratio": samples and samples.spread_ratio,
         "compile_s": outcome.compile_s,
         "segment_latency_s": tuple(latency.typical_s for latency in outcome.segment_latencies) or None,
+        "segment_energy_parts_j": tuple(e and dict(e.parts_j) for e in outcome.segment_energies) or None,
         "notes": outcome.notes,
     }
 

@@ -291,6 +291,7 @@ def _sum_up(
         notes=tuple(dict.fromkeys(note for c in costs for note in c.notes)),
         compile_s=sum(a.compile_s for a in artefacts),
         segment_latencies=tuple(c.latency for c in costs),
+        segment_energies=tuple(c.energy for c in costs),
     )
 
 

@@ -29,7 +29,7 @@ class Evaluation:
 
     `output_error` is the worst over the graph's outputs, None when the plan could not be run here;
     `runs_on` says what ran it. `peak_memory_bytes` is None where nobody can tell. `latency` is the segments' one
-    after the other, handovers included; `segment_latencies` are theirs alone.
+    after the other, handovers included; `segment_latencies` and `segment_energies` are theirs alone.
     """
 
     plan_digest: str
@@ -46,6 +46,7 @@ class Evaluation:
     notes: tuple[str, ...]
     compile_s: float
     segment_latencies: tuple[Latency, ...] = ()
+    segment_energies: tuple[Energy | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -97,12 +97,32 @@ def test_waking_up_and_falling_behind_are_named() -> None:
     assert "cannot keep up" in " ".join(choose(late, Demands(), DEVICE).sentences)
 
 
-def test_a_split_plan_wakes_all_of_its_processors() -> None:
-    split = assemble(DEVICE, row("x", "cpu+npu", 1e-3))
+def split_row(**changes: object) -> store.Row:
+    parts = ({"compute": 1e-4, "memory": 1e-5, "static": 2e-4}, {"compute": 3e-4, "memory": 3e-5, "static": 4e-4})
+    both = {cause: parts[0][cause] + parts[1][cause] for cause in parts[0]}
+    fields: dict[str, object] = {
+        "segments": 3, "segment_processors": ("cpu", "npu", "cpu"), "segment_latency_s": (4e-4, 1e-3, 6e-4),
+        "segment_energy_parts_j": (parts[0], parts[1], {}), "energy_parts_j": both,
+    }  # fmt: skip
+    return row("x", "cpu+npu", 2.1e-3, **{**fields, **changes})
+
+
+def test_a_split_plan_wakes_all_of_its_processors_and_each_part_follows_its_own_clock() -> None:
+    split = assemble(DEVICE, split_row())
     alone = assemble(DEVICE, row("x", "npu", 1e-3))
     assert split.machine.sleep.overhead_s > alone.machine.sleep.overhead_s
     assert split.machine.sleep.dwell_s == alone.machine.sleep.dwell_s
-    assert any("all of them wake" in note for note in split.assumptions)
+    npu, handover = split.machine.others
+    assert split.machine.cost.latency_s() == pytest.approx(1e-3)
+    assert npu.cost.latency_s() == pytest.approx(1e-3)
+    assert npu.points == alone.machine.points
+    assert split.machine.points != npu.points
+    assert handover.cost.latency_s(0.1) == pytest.approx(1e-4)
+    assert split.machine.whole_cost().latency_s() == pytest.approx(2.1e-3)
+    assert split.machine.whole_cost().compute_j == pytest.approx(4e-4)
+    old = assemble(DEVICE, split_row(segment_processors=None))
+    assert old.machine.others == ()
+    assert any("all follows the clock of cpu" in note for note in old.assumptions)
 
 
 def test_what_a_device_file_does_not_give_is_said() -> None:

@@ -10,6 +10,7 @@ from experiments.evaluator.dynamics import (
     Cost,
     Drift,
     Machine,
+    Part,
     Point,
     RcChain,
     Sleep,
@@ -209,3 +210,28 @@ def test_two_equal_runs_have_no_crossover() -> None:
     standing = compare_runs({"fast": run, "slow": slow})
     assert standing.burst_winner == standing.sustained_winner == "fast"
     assert standing.crossover_s is None
+
+
+def test_each_processor_of_a_plan_follows_its_own_governor() -> None:
+    """A request spends 90 % on a CPU with one clock and 10 % on an NPU that may slow down: only the NPU does."""
+    cpu, npu = Cost(compute_s=0.09, compute_j=0.9, static_w=1.0), Cost(compute_s=0.01, compute_j=0.1, static_w=2.0)
+    machine = Machine(cost=cpu, chain=THREE, others=(Part(cost=npu, points=LADDER),), policy="ondemand")
+    result = simulate(machine, Trace(title="closed", arrivals_s=None), horizon_s=60.0)
+    slow = LADDER[-1]
+    assert result.latency_s[-1] == pytest.approx(0.09 + 0.01 / slow.clock_ratio)
+    work_j = 0.9 + 0.1 * slow.supply_ratio**2 + 0.09 * 1.0 + 0.01 / slow.clock_ratio * 2.0 * slow.supply_ratio**2
+    assert float(result.power_w[-10:].mean()) == pytest.approx(work_j / result.latency_s[-1], rel=1e-6)
+    assert result.balance_error_ratio < 1e-6
+
+
+def test_heat_holds_back_only_the_processor_that_has_slower_points() -> None:
+    trip = TripPoint(node=0, at_c=26.0, clock_ratio=LADDER[-1].clock_ratio)
+    parts = (
+        Part(cost=Cost(compute_s=0.01, compute_j=0.3), points=LADDER),
+        Part(cost=Cost(compute_s=0.0, fixed_s=0.02)),
+    )
+    machine = Machine(cost=Cost(compute_s=0.01, compute_j=0.1), chain=ONE, trips=(trip,), others=parts)
+    result = simulate(machine, Trace(title="closed", arrivals_s=None), horizon_s=30.0)
+    assert result.latency_s[0] == pytest.approx(0.04)
+    assert result.latency_s.max() == pytest.approx(0.03 + 0.01 / LADDER[-1].clock_ratio)
+    assert 0 < result.throttled_ratio < 1

@@ -4,12 +4,13 @@ from experiments.evaluator.dynamics.result import Result
 from experiments.evaluator.dynamics.simulate import simulate
 from experiments.evaluator.dynamics.thermal import RcChain
 from experiments.evaluator.dynamics.traces import Trace, TraceError, parse_trace, periodic, poisson
-from experiments.evaluator.dynamics.values import Cost, Drift, Machine, Point, Sleep, Surroundings, TripPoint
+from experiments.evaluator.dynamics.values import Cost, Drift, Machine, Part, Point, Sleep, Surroundings, TripPoint
 
 __all__ = [
     "Cost",
     "Drift",
     "Machine",
+    "Part",
     "Point",
     "RcChain",
     "Result",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from experiments.evaluator.dynamics.thermal import RcChain
-from experiments.evaluator.dynamics.values import Cost, Machine, Point, Sleep, TripPoint
+from experiments.evaluator.dynamics.values import Cost, Machine, Part, Point, Sleep, TripPoint
 from partition import Device, DeviceError, OperatingPoint, PowerStates, Processor, Trip, load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from experiments.store import Row
     from partition import Figure, ThermalNode
@@ -20,6 +20,7 @@ _ASSUMED: Final = Path(__file__).parent / "assumed"
 _FORMS: Final = {"android": "phone", "ios": "phone", "linux": "board", "windows": "laptop", "host": "laptop"}
 _DEFAULT_HYSTERESIS_K: Final = 3.0
 _STEP_SHARE: Final = 0.05
+_HANDOVER: Final = "handover"
 
 
 class DynamicsError(ValueError):
@@ -37,7 +38,7 @@ class Assembled:
 def assemble(device: Device, row: Row, *, policy: str = "performance") -> Assembled:
     """Build the machine that runs the candidate of `row`.
 
-    A plan that is cut over several processors follows the clock of its first one; all of them idle and wake.
+    In a plan that is cut over several processors each part follows the clock of its own; all of them idle and wake.
 
     Raises:
         DynamicsError: the row has no latency or energy, or the device no such processor.
@@ -49,11 +50,18 @@ def assemble(device: Device, row: Row, *, policy: str = "performance") -> Assemb
     stand_in = _stand_in_device(device)
     notes: list[str] = []
     chain, trips = _heat_path(device, stand_in, notes)
+    costs = _costs(device, row, notes)
+    parts = [
+        Part(cost=costs[p.name], points=_points(device, p, stand_in, notes)) for p in processors if p.name in costs
+    ]
+    if _HANDOVER in costs:
+        parts.append(Part(cost=costs[_HANDOVER]))
     machine = Machine(
-        cost=_cost(device, row, notes),
+        cost=parts[0].cost,
         chain=chain,
         trips=trips,
-        points=_points(device, processors[0], stand_in, notes),
+        points=parts[0].points,
+        others=tuple(parts[1:]),
         sleep=_together([_sleep(device, processor, stand_in, notes) for processor in processors]),
         policy=policy,
     )
@@ -70,30 +78,47 @@ def _stand_in_device(device: Device) -> Device:
     return load_device(str(_ASSUMED / f"{device.form or _FORMS.get(device.os, 'board')}.toml"))
 
 
-def _cost(device: Device, row: Row, notes: list[str]) -> Cost:
-    """Split latency and energy: dispatch and DRAM time do not follow the clock, the rest does."""
+def _costs(device: Device, row: Row, notes: list[str]) -> dict[str, Cost]:
+    """Return the cost by processor, and that of handing over, which follows no clock."""
     if row.latency_s is None or row.energy_parts_j is None:
         missing = "latency" if row.latency_s is None else "energy"
         raise DynamicsError(f"{row.backend} {row.precision} on {row.processor} has no {missing}, so it has no heat")
-    if "+" in row.processor:
-        notes.append(f"{row.processor}: the plan follows the clock of {row.processor.split('+')[0]}; all of them wake")
-    processor = device.processor(row.processor.split("+")[0])
+    names, latencies, energies = row.segment_processors, row.segment_latency_s, row.segment_energy_parts_j
+    if row.segments == 1 or not names or not latencies or not energies or None in energies:
+        name = row.processor.split("+")[0]
+        if row.segments > 1:
+            notes.append(f"{row.processor}: the row does not tell its parts apart, so all follows the clock of {name}")
+        return {name: _cost(device, name, row.latency_s, row.energy_parts_j, row, notes)}
+    found: dict[str, Cost] = {}
+    for name in dict.fromkeys(names):
+        mine = [i for i, other in enumerate(names) if other == name]
+        drawn = [energies[i] or {} for i in mine]
+        parts = {cause: sum(part.get(cause, 0.0) for part in drawn) for cause in row.energy_parts_j}
+        found[name] = _cost(device, name, sum(latencies[i] for i in mine), parts, row, notes)
+    handover_s = row.latency_s - sum(latencies)
+    return {**found, _HANDOVER: Cost(compute_s=0.0, fixed_s=handover_s)} if handover_s > 0 else found
+
+
+def _cost(device: Device, name: str, latency_s: float, parts: Mapping[str, float], row: Row, notes: list[str]) -> Cost:
+    """Split latency and energy: dispatch and DRAM time do not follow the clock, the rest does."""
+    processor = device.processor(name)
     dispatch_s = processor.dispatch_s.value if processor.dispatch_s else 0.0
     dram_s = 0.0
     if row.dram_bytes is not None and device.dram_bytes_per_s is not None:
-        dram_s = row.dram_bytes / device.dram_bytes_per_s.value
+        all_j = (row.energy_parts_j or {}).get("memory", 0.0)
+        share = parts.get("memory", 0.0) / all_j if all_j else 1.0  # the model's memory energy is by the byte
+        dram_s = share * row.dram_bytes / device.dram_bytes_per_s.value
     else:
-        notes.append(f"{row.processor}: the DRAM time is not known, so all but dispatch is taken to follow the clock")
-    fixed_s = min(dispatch_s + dram_s, 0.9 * row.latency_s)
-    parts = row.energy_parts_j
+        notes.append(f"{name}: the DRAM time is not known, so all but dispatch is taken to follow the clock")
     if "net" in parts:
-        notes.append(f"{row.processor}: a meter cannot tell memory from compute, so all above idle follows the clock")
+        notes.append(f"{name}: a meter cannot tell memory from compute, so all above idle follows the clock")
+    fixed_s = min(dispatch_s + dram_s, 0.9 * latency_s)
     return Cost(
-        compute_s=row.latency_s - fixed_s,
+        compute_s=latency_s - fixed_s,
         fixed_s=fixed_s,
         compute_j=max(parts.get("compute", 0.0) + parts.get("net", 0.0), 0.0),
         memory_j=parts.get("memory", 0.0) + parts.get("transfer", 0.0),
-        static_w=(parts.get("static", 0.0) + parts.get("idle", 0.0)) / row.latency_s,
+        static_w=(parts.get("static", 0.0) + parts.get("idle", 0.0)) / latency_s,
     )
 
 

@@ -23,6 +23,64 @@ class Setting:
     throttled: bool
 
 
+@dataclasses.dataclass(slots=True)
+class Step:
+    """What holds for a request during one control step, over all of its processors.
+
+    `slowdown` of its compute time; `compute_scale` of its compute energy; `static_w` while it is served.
+    """
+
+    slowdown: float
+    compute_scale: float
+    static_w: float
+    clock_ratio: float
+    throttled: bool
+
+
+class Clocks:
+    """The clocks of all processors of a machine; each one's governor is told how busy it was itself."""
+
+    def __init__(self, machine: Machine, derating_k: float) -> None:
+        machines = machine.alone()
+        self._costs = [alone.cost for alone in machines]
+        self._clocks = [Clock(alone, derating_k) for alone in machines]
+        whole = machine.whole_cost()
+        self._compute_s, self._compute_j = whole.compute_s, whole.compute_j
+        self._shares = [cost.latency_s() / whole.latency_s() for cost in self._costs]
+
+    def step(self, now_s: float, temperatures: Sequence[float], busy_ratio: float) -> Step:
+        """Return what holds for the step that starts at `now_s`, after one that was busy for that share."""
+        if len(self._clocks) == 1:
+            setting = self._clocks[0].setting(now_s, temperatures, busy_ratio)
+            scale = setting.supply_ratio**2
+            static_w = self._costs[0].static_w * scale
+            return Step(setting.slowdown, scale, static_w, setting.clock_ratio, setting.throttled)
+        # A processor whose share of a full queue is small is not busy for the rest: it is waiting for the others.
+        settings = [
+            clock.setting(now_s, temperatures, busy_ratio * share)
+            for clock, share in zip(self._clocks, self._shares, strict=True)
+        ]
+        return self._together(settings)
+
+    def _together(self, settings: Sequence[Setting]) -> Step:
+        pairs = list(zip(self._costs, settings, strict=True))
+        times = [cost.fixed_s + cost.compute_s * setting.slowdown for cost, setting in pairs]
+        self._shares = [time / sum(times) for time in times]
+        compute_s = sum(cost.compute_s * setting.slowdown for cost, setting in pairs)
+        slowdown = compute_s / self._compute_s if self._compute_s else 1.0
+        compute_j = sum(cost.compute_j * setting.supply_ratio**2 for cost, setting in pairs)
+        return Step(
+            slowdown=slowdown,
+            compute_scale=compute_j / self._compute_j if self._compute_j else 1.0,
+            static_w=sum(
+                share * cost.static_w * setting.supply_ratio**2
+                for share, (cost, setting) in zip(self._shares, pairs, strict=True)
+            ),
+            clock_ratio=1.0 / slowdown,
+            throttled=any(setting.throttled for setting in settings),
+        )
+
+
 class Clock:
     """Decides the setting of each control step from the temperatures at its start."""
 

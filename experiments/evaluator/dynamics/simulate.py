@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.evaluator.dynamics.clock import Clock
+from experiments.evaluator.dynamics.clock import Clocks
 from experiments.evaluator.dynamics.result import Result
 from experiments.evaluator.dynamics.values import Machine, Surroundings
 
@@ -63,16 +63,18 @@ def _run(
     chain, nodes = machine.chain, len(machine.chain.names)
     # Lists beat arrays of three: this loop turns a quarter of a million times for three simulated days.
     matrix: list[list[float]] = chain.stepper(step_s).tolist()
-    clock = Clock(machine, surroundings.derating_k())
+    clocks = Clocks(machine, surroundings.derating_k())
     begins = np.arange(steps, dtype=np.float64) * step_s
     ambient, supply = _over_time(surroundings.ambient_c, begins), _over_time(surroundings.supply, begins)
     start_c = surroundings.start_c if surroundings.start_c is not None else (float(ambient[0]),) * nodes
-    temperatures, path, settings, powers, busy_ratios = list(start_c), [], [], [], []
+    temperatures, path, held, powers, busy_ratios = list(start_c), [], [], [], []
     energy_j = lost_j = busy_ratio = 0.0
-    setting_of, serve = clock.setting, server.serve
+    step_of, serve = clocks.step, server.serve
     for begin, ambient_c, supply_ratio in zip(begins.tolist(), ambient.tolist(), supply.tolist(), strict=True):
-        setting = setting_of(begin, temperatures, busy_ratio)
-        spent_j, busy_s = serve(begin, begin + step_s, setting.slowdown, setting.supply_ratio * supply_ratio)
+        step = step_of(begin, temperatures, busy_ratio)
+        scale = supply_ratio * supply_ratio
+        power = step.compute_scale * scale, step.static_w * scale
+        spent_j, busy_s = serve(begin, begin + step_s, step.slowdown, power)
         busy_ratio = busy_s / step_s
         power_w = spent_j / step_s + machine.rest_w
         state = [*temperatures, power_w, ambient_c]
@@ -80,7 +82,7 @@ def _run(
         energy_j += power_w * step_s
         lost_j += heat_j
         path.append(temperatures)
-        settings.append(setting)
+        held.append(step)
         powers.append(power_w)
         busy_ratios.append(busy_ratio)
     stored_j = float(np.dot(chain.capacities_j_per_k, np.subtract(temperatures, start_c)))
@@ -93,10 +95,10 @@ def _run(
         unfinished=server.unfinished(steps * step_s),
         time_s=begins + step_s,
         temperatures_c=np.array(path),
-        clock_ratio=np.array([setting.clock_ratio for setting in settings]),
+        clock_ratio=np.array([step.clock_ratio for step in held]),
         power_w=np.array(powers),
         busy_ratio=np.array(busy_ratios),
-        throttled=np.array([setting.throttled for setting in settings]),
+        throttled=np.array([step.throttled for step in held]),
         ambient_c=ambient,
         wakes=server.wakes,
         waking_s=server.waking_s,
@@ -118,7 +120,7 @@ class _Server:
     """Serves requests one at a time, across control steps; remembers the part of one that a step cut off."""
 
     def __init__(self, machine: Machine, trace: Trace, rng: np.random.Generator) -> None:
-        self._cost, self._sleep = machine.cost, machine.sleep
+        self._cost, self._sleep = machine.whole_cost(), machine.sleep
         self._closed = trace.arrivals_s is None
         self._arrivals = [] if trace.arrivals_s is None else trace.arrivals_s.tolist()
         self._works = self._with_jitter(machine, trace, rng)
@@ -150,9 +152,12 @@ class _Server:
         return int(np.searchsorted(self._arrivals, end_s, side="right")) - len(self.latencies)
 
     def serve(  # noqa: C901, PLR0912, PLR0915 - one flat loop: a call per request would halve the speed
-        self, begin: float, end: float, slowdown: float, supply_ratio: float
+        self, begin: float, end: float, slowdown: float, power: tuple[float, float]
     ) -> tuple[float, float]:
-        """Serve from `begin` to `end` at a constant clock; return the joules spent and the seconds busy."""
+        """Serve from `begin` to `end` at a constant clock; return the joules spent and the seconds busy.
+
+        `power` is what scales the compute energy, and the static power in W.
+        """
         cost, sleep = self._cost, self._sleep
         fixed_s, compute_s, dwell = cost.fixed_s, cost.compute_s, sleep.dwell_s
         arrivals, works, closed, total = self._arrivals, self._works, self._closed, len(self._works)
@@ -217,10 +222,10 @@ class _Server:
         self._next, self._free, self._left = i, free, left
         self.waking_s += waking
         self.asleep_s += asleep
-        scale = supply_ratio * supply_ratio
+        compute_scale, static_w = power
         spent_j = (
-            self._work_j(compute_done, fixed_done, scale)
-            + cost.static_w * scale * working
+            self._work_j(compute_done, fixed_done, compute_scale)
+            + static_w * working
             + sleep.idle_w * awake
             + sleep.sleep_w * asleep
             + sleep.wake_j * (self.wakes - wakes_before)

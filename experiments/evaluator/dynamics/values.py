@@ -46,6 +46,14 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What another processor, with a clock of its own, does for each request."""
+
+    cost: Cost
+    points: tuple[Point, ...] = (Point(clock_ratio=1.0, supply_ratio=1.0),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TripPoint:
     """While `node` is above `at_c` (and until it is `hysteresis_k` below), hold the clock back.
 
@@ -105,7 +113,8 @@ class Machine:
 
     `policy` "performance" holds the fastest clock that the trips allow, "ondemand" the slowest that keeps the
     processor busy for less than 80 % of the time. `schedule` replays a clock given over time instead:
-    (from second, clock ratio). `rest_w` is the rest of the device, which heats the die too.
+    (from second, clock ratio). `rest_w` is the rest of the device, which heats the die too. `others` serve each request
+    with it, one after the other; all heat one die, and each one's governor sees how busy it is itself.
     """
 
     cost: Cost
@@ -118,15 +127,31 @@ class Machine:
     schedule: tuple[tuple[float, float], ...] = ()
     jitter_ratio: float = 0.0
     rest_w: float = 0.0
+    others: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         if self.policy not in {"performance", "ondemand"}:
             raise ValueError(f"unknown clock policy {self.policy!r} (known: performance, ondemand)")
-        ratios = [point.clock_ratio for point in self.points]
-        if not ratios or ratios != sorted(ratios, reverse=True) or min(ratios) <= 0:
-            raise ValueError("operating points must be given fastest first, each with a clock above 0")
+        for points in (self.points, *(part.points for part in self.others)):
+            ratios = [point.clock_ratio for point in points]
+            if not ratios or ratios != sorted(ratios, reverse=True) or min(ratios) <= 0:
+                raise ValueError("operating points must be given fastest first, each with a clock above 0")
         if any(not 0 <= trip.node < len(self.chain.names) for trip in self.trips):
             raise ValueError("a trip names a node that the heat path does not have")
+
+    def alone(self) -> tuple[Machine, ...]:
+        """Return each processor as a machine that does only its own part."""
+        parts = (Part(cost=self.cost, points=self.points), *self.others)
+        return tuple(dataclasses.replace(self, cost=part.cost, points=part.points, others=()) for part in parts)
+
+    def whole_cost(self) -> Cost:
+        """Return the cost over all processors; `static_w` is the mean power of what is static, each in its own time."""
+        costs = (self.cost, *(part.cost for part in self.others))
+        sums = {
+            name: sum(getattr(c, name) for c in costs) for name in ("compute_s", "fixed_s", "compute_j", "memory_j")
+        }
+        static_j = sum(cost.static_w * cost.latency_s() for cost in costs)
+        return Cost(**sums, static_w=static_j / (sums["compute_s"] + sums["fixed_s"]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
