@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
 from experiments.tiles_cross import Crossing, Loss, cross, losses
+from experiments.tiles_error import error_sentence, kind_error, own_error, percent, short_error
 from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses
-from experiments.units import joules, seconds, significant, size
+from experiments.units import joules, seconds, size
 from graphs import Graph, GraphError, load, zoo
 from partition import DeviceError, load_device
 from partition.tile import (
     GpuMachine,
     Layer,
+    Machine,
     NpuMachine,
     Point,
     TileError,
@@ -144,20 +146,22 @@ def _distinct(layers: Sequence[Layer]) -> Counter[Layer]:
 _FIELDS: Final = (
     "operator", "kind", "op_type", "count", "macs", "processor", "tile", "latency_s", "energy_j", "on_chip_bytes",
     "dram_bytes", "amplification_ratio", "lane_ratio", "carried_tile", "carried_latency_s", "loss_ratio",
-    "carried_refusal", "configurations", "costed", "statement", "parts",
+    "carried_refusal", "configurations", "costed", "statement", "parts", "error_median_ratio",
+    "error_median_ratio_of_kind", "error_note",
 )  # fmt: skip
 
 
 def _write(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Loss]) -> None:
     folder = request.folder
     store.write_csv(folder / "tiles.csv", _FIELDS, _lines(request, crossings))
-    header = tuple(field.name for field in dataclasses.fields(Loss))
-    store.write_csv(folder / "losses.csv", header, (dataclasses.asdict(loss) for loss in matrix))
+    header = (*(field.name for field in dataclasses.fields(Loss)), *_error(request.npu))
+    rows = ((loss, request.npu if loss.direction.endswith("NPU") else request.gpu) for loss in matrix)
+    store.write_csv(folder / "losses.csv", header, (dataclasses.asdict(loss) | _error(on) for loss, on in rows))
     heaviest = max(crossings, key=lambda c: c.layer.macs * c.count).layer
     npu_front, gpu_front = frontier_npu(heaviest, request.npu), frontier_gpu(heaviest, request.gpu)
     lines = [
-        *(_point(heaviest, request.npu.name, point) for point in npu_front),
-        *(_point(heaviest, request.gpu.name, point) for point in gpu_front),
+        *(_point(heaviest, request.npu, point) for point in npu_front),
+        *(_point(heaviest, request.gpu, point) for point in gpu_front),
     ]
     store.write_csv(folder / "frontier.csv", tuple(lines[0]), lines)
     draw_losses(matrix, request.npu, request.gpu, folder / "losses")
@@ -165,28 +169,34 @@ def _write(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
     draw_frontiers(heaviest, npu_front, gpu_front, (request.npu, request.gpu), folder / "frontier")
 
 
-def _point(layer: Layer, processor: str, point: Point[Any]) -> dict[str, object]:
+def _point(layer: Layer, machine: Machine, point: Point[Any]) -> dict[str, object]:
     return {
         "operator": layer.name,
-        "processor": processor,
+        "processor": machine.name,
         "tile": str(point.tile),
         "latency_s": point.latency_s,
         "energy_j": point.energy_j,
         "on_chip_bytes": point.on_chip_bytes,
-    }
+    } | _error(machine)
+
+
+def _error(machine: Machine) -> dict[str, object]:
+    own = own_error(machine)
+    return {"error_median_ratio": None if own is None else own.error_median, "error_note": short_error(machine)}
 
 
 def _lines(request: _Request, crossings: Sequence[Crossing]) -> Iterator[dict[str, object]]:
     for c in crossings:
         about = {"operator": c.layer.name, "kind": c.layer.kind, "op_type": c.layer.op_type, "count": c.count,
                  "macs": c.layer.macs}  # fmt: skip
-        for processor, best, tile, carried, loss, reason in (
-            (request.npu.name, c.npu, c.gpu_tile_on_npu, c.on_npu, c.npu_loss_ratio, c.on_npu_reason),
-            (request.gpu.name, c.gpu, c.npu_tile_on_gpu, c.on_gpu, c.gpu_loss_ratio, c.on_gpu_reason),
+        for machine, best, tile, carried, loss, reason in (
+            (request.npu, c.npu, c.gpu_tile_on_npu, c.on_npu, c.npu_loss_ratio, c.on_npu_reason),
+            (request.gpu, c.gpu, c.npu_tile_on_gpu, c.on_gpu, c.gpu_loss_ratio, c.on_gpu_reason),
         ):
             cost: dict[str, Any] = {f.name: getattr(best.cost, f.name) for f in dataclasses.fields(best.cost)}
-            yield about | cost | {
-                "processor": processor, "tile": str(best.tile), "carried_tile": "" if tile is None else str(tile),
+            yield about | cost | _error(machine) | {
+                "processor": machine.name, "tile": str(best.tile), "carried_tile": "" if tile is None else str(tile),
+                "error_median_ratio_of_kind": kind_error(machine, c.layer.kind),
                 "carried_latency_s": None if carried is None else carried.latency_s, "loss_ratio": loss,
                 "carried_refusal": reason, "configurations": best.configurations, "costed": best.costed,
                 "statement": best.statement, "parts": "; ".join(f"{n} {v:.4g}" for n, v in best.cost.parts),
@@ -198,9 +208,11 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
 
     console.print(
         f"{request.name}: {sum(request.layers.values())} operators with tiles, {len(crossings)} different, on "
-        f"{request.npu.name} and {request.gpu.name}; all figures are modelled (errors: benchmarks/README.md, tiles)",
+        f"{request.npu.name} and {request.gpu.name}; all figures are modelled:",
         highlight=False,
     )
+    for machine in (request.npu, request.gpu):
+        console.print(f"  {error_sentence(machine)}", highlight=False, markup=False)
     if request.refused:
         kinds = Counter(reason.partition(" has no tiles")[0] for reason in request.refused.values())
         console.print(
@@ -216,7 +228,7 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
     for c in sorted(crossings, key=lambda c: -c.layer.macs * c.count):
         table.add_row(
             _short(c.layer), f"x{c.count}", str(c.npu.tile), seconds(c.npu.cost.latency_s), joules(c.npu.cost.energy_j),
-            size(c.npu.cost.on_chip_bytes), _percent(c.npu.cost.lane_ratio), str(c.gpu.tile),
+            size(c.npu.cost.on_chip_bytes), percent(c.npu.cost.lane_ratio), str(c.gpu.tile),
             seconds(c.gpu.cost.latency_s), joules(c.gpu.cost.energy_j), _loss(c.npu_loss_ratio, c.on_npu_reason),
             _loss(c.gpu_loss_ratio, c.on_gpu_reason),
         )  # fmt: skip
@@ -244,9 +256,5 @@ def _short(layer: Layer) -> str:
     return f"{layer.kind} {channels}{groups}{window}{stride} {layer.y}x{layer.x}"
 
 
-def _percent(ratio: float) -> str:
-    return f"{significant(100 * ratio, 2)} %"
-
-
 def _loss(ratio: float | None, otherwise: str) -> str:
-    return otherwise.partition(":")[0] if ratio is None else _percent(ratio)
+    return otherwise.partition(":")[0] if ratio is None else percent(ratio)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from experiments.tiles_error import short_error
 from experiments.units import tick
 from partition.tile import (
     GpuMachine,
     GpuTile,
     Layer,
+    Machine,
     NpuMachine,
     NpuTile,
     Point,
@@ -59,7 +61,7 @@ def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: 
     axis.set_xticks(range(len(directions)), directions)
     axis.set_yticks(range(len(kinds)), kinds)
     figure.colorbar(image, label="throughput lost, median, %")
-    axis.set_title(f"Tiles carried over unchanged\n{npu.name} and {gpu.name}, modelled", fontsize=10)
+    axis.set_title("Tiles carried over unchanged, modelled\n" + "\n".join(map(_title, (npu, gpu))), fontsize=9)
     _save(figure, stem)
 
 
@@ -89,8 +91,8 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
         (kernels.block_x, "threads along positions"),
         (kernels.block_y, "threads along channels"),
     )
-    axes[0].set_title(npu.name, fontsize=10)
-    axes[1].set_title(gpu.name, fontsize=10)
+    for axes_of, machine in zip(axes, (npu, gpu), strict=True):
+        axes_of.set_title(_title(machine), fontsize=10)
     figure.suptitle(f"Best modelled latency for each pair of sizes, {layer.name}; grey: no legal tile", fontsize=11)
     _save(figure, stem)
 
@@ -116,11 +118,15 @@ def draw_frontiers(
         dots = axis.scatter(points[:, 0], points[:, 1], c=points[:, 2], norm=norm, cmap="viridis", s=26, zorder=3)
         _ticks(figure.colorbar(dots, ax=axis, label="on-chip memory"), "B")
         _scale(axis, points)
-        axis.set_title(f"{machine.name}: {len(front)} tiles", fontsize=10)
+        axis.set_title(f"{_title(machine)}; {len(front)} tiles", fontsize=10)
     figure.suptitle(
         f"Tiles that no other beats in latency, energy and on-chip memory, {layer.name} (modelled)", fontsize=11
     )
     _save(figure, stem)
+
+
+def _title(machine: Machine) -> str:
+    return f"{machine.name}: {short_error(machine)}"
 
 
 def _scale(axis: Axes, points: np.ndarray[Any, np.dtype[np.float64]]) -> None:

@@ -24,10 +24,11 @@ class NpuGeometry:
     into `matrix_columns` output channels in `matrix_step_cycles` (and each block takes `matrix_block_cycles` once);
     blocks and cycles are keyed by precision. Else each of `vector_threads` has `lanes` that work on positions (or
     channels, where each stands alone) with `macs_per_lane` each. `in_` and `out_bytes_per_cycle` are at what rate one
-    vector thread brings rows into the blocked layout and back; `padded_` and `strided_` passes come on top for
-    windows and for strides. `overlap_ratio` is 1 where the units work at once as far as buffers allow, and lower where
-    the compiler's order keeps them waiting for each other. `register_banks` is the number of banks the operands of one
-    multiply-add are read from when no channel block keeps them apart.
+    vector thread brings rows into the blocked layout and back; a `strided_` pass comes on top for windows with strides.
+    Vector threads wait for `padded_wait_ratio` of the transfers that write a border. `overlap_ratio` is 1 where the
+    units work at once as far as buffers allow, and lower where the compiler's order keeps them waiting for each other.
+    `register_banks` is the number of banks the operands of one multiply-add are read from when no channel block keeps
+    them apart.
     """
 
     clock_hz: Figure
@@ -44,11 +45,11 @@ class NpuGeometry:
     matrix_step_cycles: Mapping[str, Figure]
     matrix_block_cycles: Mapping[str, Figure]
     in_bytes_per_cycle: Mapping[str, Figure]
-    padded_bytes_per_cycle: Mapping[str, Figure]
+    padded_wait_ratio: Mapping[str, Figure]
     strided_bytes_per_cycle: Mapping[str, Figure]
     out_bytes_per_cycle: Mapping[str, Figure]
     transfer_cycles: Figure | None
-    tile_cycles: Figure | None
+    tile_cycles: Mapping[str, Figure]
     operator_cycles: Mapping[str, Figure]
     overlap_ratio: Mapping[str, Figure]
     register_banks: Figure | None

@@ -23,6 +23,7 @@ from partition.tile.operators import (
     pool,
 )
 from partition.tile.search import NpuResult, frontier_npu, search_npu
+from partition.tile.validation import Validation, validations
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -43,6 +44,7 @@ __all__ = [
     "NpuTile",
     "Point",
     "TileError",
+    "Validation",
     "balanced_space",
     "convolution",
     "evaluate_gpu",
@@ -67,4 +69,5 @@ __all__ = [
     "rows_fetched",
     "search_gpu",
     "search_npu",
+    "validations",
 ]

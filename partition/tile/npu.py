@@ -73,7 +73,7 @@ class NpuMachine(Machine):
     block_cycles: float
     vector_threads: int
     in_cycles_per_byte: float
-    padded_cycles_per_byte: float
+    padded_wait_ratio: float
     strided_cycles_per_byte: float
     out_cycles_per_byte: float
     transfer_cycles: float
@@ -83,17 +83,21 @@ class NpuMachine(Machine):
     conflict_ratio: float
     weight_conflict_s: float
     fifo_full_s: float
+    dram_element_bytes: int
+    """Width of an activation in DRAM; wider than on the chip where a graph's ends are float32 and the work is fp16."""
 
     def uses_matrix(self, layer: Layer) -> bool:
         """Tell whether the layer runs on the matrix unit."""
         return self.step_cycles is not None and layer.kind in (CONV, MATMUL, DEPTHWISE)
 
     def layout_cycles_per_byte(self, layer: Layer) -> float:
-        """Vector cycles for each byte of an input tile, in its blocked layout."""
-        window = layer.taps > 1
-        padded = self.padded_cycles_per_byte if window else 0.0
-        strided = self.strided_cycles_per_byte if window and max(layer.stride) > 1 else 0.0
-        return self.in_cycles_per_byte + padded + strided
+        """Vector cycles for each byte of an input tile: into the blocked layout, and strided windows apart."""
+        strided = self.strided_cycles_per_byte if layer.taps > 1 and max(layer.stride) > 1 else 0.0
+        return self.in_cycles_per_byte + strided
+
+    def wait_ratio(self, layer: Layer) -> float:
+        """Share of the input's transfer that vector threads wait for: they start those that write a border."""
+        return self.padded_wait_ratio if layer.padded else 0.0
 
 
 def npu_machine(
@@ -136,16 +140,17 @@ def npu_machine(
         block_cycles=_value(form.matrix_block_cycles.get(precision), 0.0),
         vector_threads=int(_value(form.vector_threads, 1)),
         in_cycles_per_byte=_inverse(form.in_bytes_per_cycle.get(precision)),
-        padded_cycles_per_byte=_inverse(form.padded_bytes_per_cycle.get(precision)),
+        padded_wait_ratio=_value(form.padded_wait_ratio.get(precision), 0.0),
         strided_cycles_per_byte=_inverse(form.strided_bytes_per_cycle.get(precision)),
         out_cycles_per_byte=_inverse(form.out_bytes_per_cycle.get(precision)),
         transfer_cycles=_value(form.transfer_cycles, 0.0),
-        tile_cycles=_value(form.tile_cycles, 0.0),
+        tile_cycles=_value(form.tile_cycles.get(precision), 0.0),
         fixed_cycles=_value(form.operator_cycles.get(precision), 0.0),
         overlap_ratio=_value(form.overlap_ratio.get(precision), 1.0),
         conflict_ratio=operand_conflicts(int(form.register_banks.value)) if form.register_banks else 0.0,
         weight_conflict_s=_value(form.weight_conflict_s, 0.0),
         fifo_full_s=_value(form.fifo_full_s, 0.0),
+        dram_element_bytes=width,
     )
 
 

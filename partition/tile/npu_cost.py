@@ -5,8 +5,9 @@ order costs follows from reuse: an operand is fetched again in every turn of a l
 unless that loop is inside all loops that do. A stream (input, weights, output) that is double-buffered overlaps
 with the work; one that is not stands still with it.
 
-    n tiles: time = fixed + (1 - 1/n) max(matrix unit, vector threads, DMA) of what overlaps
-                    + one tile's way through all of them + all of what does not overlap
+    time = fixed + the first tile's way through all units
+         + overlap max(DMA, vector threads, matrix unit) + (1 - overlap) (their sum), each of the other tiles
+         + all of what has one buffer
 """
 
 from __future__ import annotations
@@ -150,21 +151,20 @@ class Grid:
         all_channels = layer.k if layer.per_channel else layer.c
         aligned = np.ceil(k * c * layer.taps * width / machine.alignment_bytes) * machine.alignment_bytes
         weight_tile = aligned if layer.weights else aligned * 0
-        out_tile = y * x * k * np.where(tiles_c > 1, SUM_BYTES, width)
-        if layer.outputs < layer.positions * layer.k:
-            out_tile = y * x * width + 0 * k
-        out_bytes = layer.outputs * width
+        # A reduction leaves one element for each position.
+        out = y * x * (k if layer.outputs >= layer.positions * layer.k else 1 + 0 * k)
+        out_tile = out * np.where(tiles_c > 1, SUM_BYTES, width)
+        out_bytes = layer.outputs * machine.dram_element_bytes
         return cls(
             layer=layer, machine=machine, y=y, x=x, k=k, c=c,
             tiles_s=tiles_s, tiles_k=tiles_k, tiles_c=tiles_c,
             in_tile=_tile_input(layer, y, x) * in_channels * width,
             weight_tile=weight_tile,
             out_tile=out_tile,
-            in_vector=_blocked(layer, machine, _tile_input(layer, y, x), (y, x), in_channels)
-            * machine.layout_cycles_per_byte(layer),
-            out_vector=_blocked(layer, machine, y * x, (y, x), k) * machine.out_cycles_per_byte,
+            in_vector=_tile_input(layer, y, x) * in_channels * width * machine.layout_cycles_per_byte(layer),
+            out_vector=out * width * machine.out_cycles_per_byte,
             resident_bytes=_align(layer.weights // layer.groups * width, machine.alignment_bytes),
-            in_bytes=_all_input(layer, positions)[:, None] * layer.groups * all_channels * width,
+            in_bytes=_all_input(layer, positions)[:, None] * layer.groups * all_channels * machine.dram_element_bytes,
             weight_bytes=weight_tile * tiles_k * tiles_c * layer.groups,
             out_bytes=out_bytes,
             spilled_bytes=2 * (tiles_c - 1) * layer.outputs * SUM_BYTES,
@@ -227,15 +227,6 @@ def _tile_input(layer: Layer, y: Array, x: Array) -> Array:
     return np.asarray(rows * columns)
 
 
-def _blocked(layer: Layer, machine: NpuMachine, positions: Array, tile: tuple[Array, Array], channels: Array) -> Array:
-    """Bytes of a tile in the blocked layout, in which partly filled blocks are whole."""
-    block_y, block_x = blocks_of(layer, machine)
-    y, x = tile
-    filled = np.ceil(y / block_y) * block_y * np.ceil(x / block_x) * block_x / (y * x)
-    wide = np.ceil(channels / machine.columns) * machine.columns
-    return np.asarray(positions * filled * wide * machine.element_bytes)
-
-
 def _all_input(layer: Layer, positions: Array) -> Array:
     """Input positions that all tiles of all batches fetch, halos included, for each (rows, columns)."""
     totals = []
@@ -287,16 +278,24 @@ def _vectors(layer: Layer, y: Array, x: Array, lanes: int) -> Array:
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Streams:
-    """The streams of one loop order and residency: cycles each takes on the DMA and beside it, and all bytes."""
+    """The streams of one loop order and residency, in cycles; a triple is input, weights, output.
+
+    `dma` and `alone` are whole streams: on the DMA, and with one buffer, when nothing hides them. `later` and
+    `later_vector` (input, output) are what is left of them once the first tile went through. `fill` is that tile's
+    way, and what of the rest no overlap hides; weights take `fill[1]` behind a double-buffered input, which hides
+    part of them, and `weight_fill` by themselves.
+    """
 
     grid: Grid
     dma: tuple[Array, Array, Array]
-    vector: tuple[Array, Array]
     alone: tuple[Array, Array, Array]
     dram_bytes: Array
     base: Array
     fill: tuple[Array, Array, Array]
-    steady: Array
+    weight_fill: Array
+    later: tuple[Array, Array, Array]
+    later_vector: tuple[Array, Array]
+    later_compute: Array
     compute: Array
 
     @classmethod
@@ -309,33 +308,42 @@ class Streams:
     @classmethod
     def moving(cls, grid: Grid, moved: tuple[Array, Array, Array], *, setups: Array | float) -> Streams:
         """Build from the bytes that each stream moves, and cycles that starting transfers and tiles takes."""
-        machine = grid.machine
-        rate, turns = machine.dma_bytes, grid.turns
-        threads = np.minimum(machine.vector_threads, turns)
+        machine, turns = grid.machine, grid.turns
+        # Activations may be wider in DRAM than on the chip.
+        wider = machine.dram_element_bytes / machine.element_bytes
+        dma = (moved[0] / machine.dma_bytes, moved[1] / machine.dma_bytes, moved[2] / machine.dma_bytes)
+        first = tuple(
+            tile / machine.dma_bytes for tile in (grid.in_tile * wider, grid.weight_tile, grid.out_tile * wider)
+        )
         # Layout changes go by bands of positions: tiles of channels of one band share a thread.
         bands = np.minimum(machine.vector_threads, grid.tiles_s)
-        compute = grid.compute / threads if grid.vector_compute else grid.compute
-        dma = (moved[0] / rate, moved[1] / rate, moved[2] / rate)
-        in_beside = moved[0] / grid.in_tile * grid.in_vector
+        in_beside = moved[0] / (grid.in_tile * wider) * grid.in_vector
         out_beside = grid.tiles_s * grid.tiles_k * grid.layer.groups * grid.out_vector
-        steady = 1.0 - 1.0 / turns
+        in_later, weight_later, out_later = (np.maximum(dma[i] - first[i], 0.0) for i in range(3))
+        in_vector = np.maximum(in_beside / bands - grid.in_vector, 0.0)
+        out_vector = np.maximum(out_beside / bands - grid.out_vector, 0.0)
+        compute = grid.compute / np.minimum(machine.vector_threads, turns) if grid.vector_compute else grid.compute
+        later_compute = compute * (1.0 - 1.0 / turns)
         # What does not overlap adds up instead of hiding behind the slowest; it is the same for all buffers.
-        apart = steady * (1.0 - machine.overlap_ratio)
-        in_fill, out_fill = grid.in_tile / rate + grid.in_vector, grid.out_tile / rate + grid.out_vector
+        apart = 1.0 - machine.overlap_ratio
         return cls(
             grid=grid,
             dma=dma,
-            vector=(in_beside / bands, out_beside / bands),
             # With one buffer there is one tile at a time, so one thread.
             alone=(dma[0] + in_beside, dma[1], dma[2] + out_beside),
             dram_bytes=moved[0] + moved[1] + moved[2],
-            base=machine.fixed_cycles + setups + compute / turns + apart * compute,
+            base=machine.fixed_cycles + setups + compute / turns + apart * later_compute,
             fill=(
-                in_fill + apart * (dma[0] + in_beside / bands),
-                grid.weight_tile / rate + apart * dma[1],
-                out_fill + apart * (dma[2] + out_beside / bands),
+                first[0] + grid.in_vector + apart * (in_later + in_vector),
+                # Weights follow the input on the DMA, while the vector unit changes the input's layout.
+                np.maximum(first[1] - grid.in_vector, 0.0) + apart * weight_later,
+                # The vector unit writes the result itself.
+                np.maximum(first[2], grid.out_vector) + apart * (out_later + out_vector),
             ),
-            steady=steady * machine.overlap_ratio,
+            weight_fill=first[1] + apart * weight_later,
+            later=(in_later, weight_later, out_later),
+            later_vector=(in_vector + grid.machine.wait_ratio(grid.layer) * in_later, out_vector),
+            later_compute=later_compute,
             compute=compute,
         )
 
@@ -345,28 +353,29 @@ class Streams:
 
     def all_cycles(self, which: Iterable[tuple[bool, bool, bool]] = BUFFERS) -> dict[tuple[bool, bool, bool], Array]:
         """Cycles of the layer for each choice of double-buffered streams; the choices share their sums."""
-        (in_dma, weight_dma, out_dma), (in_beside, out_beside) = self.dma, self.vector
-        matrix, vector = (0.0, self.compute) if self.grid.vector_compute else (self.compute, 0.0)
-        base = self.base + self._fifo_stall(out_dma)
+        (in_dma, weight_dma, out_dma), (in_vector, out_vector) = self.later, self.later_vector
+        matrix, vector = (0.0, self.later_compute) if self.grid.vector_compute else (self.later_compute, 0.0)
+        base = self.base + self._fifo_stall(self.dma[2])
         in_alone, weight_alone, out_alone = self.alone
+        overlap = self.grid.machine.overlap_ratio
         found = {}
         for double in which:
             dma: Any = 0.0
             beside: Any = vector
             alone: Any = base
             if double[0]:
-                dma, beside, alone = in_dma, beside + in_beside, alone + self.fill[0]
+                dma, beside, alone = in_dma, beside + in_vector, alone + self.fill[0]
             else:
                 alone = alone + in_alone
             if double[2]:
-                dma, beside, alone = dma + out_dma, beside + out_beside, alone + self.fill[2]
+                dma, beside, alone = dma + out_dma, beside + out_vector, alone + self.fill[2]
             else:
                 alone = alone + out_alone
             if double[1]:
-                dma, alone = dma + weight_dma, alone + self.fill[1]
+                dma, alone = dma + weight_dma, alone + (self.fill[1] if double[0] else self.weight_fill)
             else:
                 alone = alone + weight_alone
-            found[double] = np.maximum(np.maximum(matrix, beside), dma) * self.steady + alone
+            found[double] = np.maximum(np.maximum(matrix, beside), dma) * overlap + alone
         return found
 
     def _fifo_stall(self, out_dma: Array) -> Array | float:

@@ -78,6 +78,15 @@ class Layer:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def padded(self) -> bool:
+        """Tell whether windows reach beyond the image on any side."""
+        sizes = ((self.y, self.in_y), (self.x, self.in_x))
+        return any(
+            (out - 1) * self.stride[i] + self.dilation[i] * (self.kernel[i] - 1) + 1 > inside
+            for i, (out, inside) in enumerate(sizes)
+        )
+
+    @property
     def per_channel(self) -> bool:
         """Tell whether an output channel reads its own input channel only."""
         return self.kind in (DEPTHWISE, POOL, NORM)
