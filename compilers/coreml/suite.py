@@ -1,8 +1,8 @@
 """The ONNX operator suite through lowering, package, reader and executor: ok, refused or wrong.
 
-Each case of `onnx.backend.test` runs as it is, and, when that is refused, again with every input but the first
-turned into a constant, as exported models have them. A case is wrong when it converts and its outputs differ from
-the expected ones: that must never happen, save for the named disagreements of ONNX Runtime with ONNX.
+Each case of `onnx.backend.test` runs as it is, and, when that is refused, again with every input but the first, then
+but the last, turned into a constant, as exported models have them. A case is wrong when it converts and its outputs
+differ from the expected ones: that must never happen, save for the named disagreements of ONNX Runtime with ONNX.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from compilers.adapter import CompilerError
 from compilers.coreml.lower import TABLE, lower
+from compilers.coreml.lower.control import CONTROL
 from compilers.coreml.lower.functions import FOLDED_ONLY, has_definition
 from compilers.coreml.session import EmulatedSession
 from compilers.coreml.write import write_package
@@ -92,7 +93,7 @@ def claimed_cases() -> Iterator[Case]:
 def _is_claimed(model: onnx.ModelProto) -> bool:
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
     return not model.functions and all(
-        n.op_type in FOLDED_ONLY
+        n.op_type in FOLDED_ONLY | CONTROL
         or (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}") in TABLE
         or has_definition(n.op_type, n.domain, opset)
         for n in model.graph.node
@@ -104,33 +105,34 @@ def judge(case: Case, folder: Path | None = None) -> Outcome:
     if folder is None:
         with tempfile.TemporaryDirectory() as scratch:
             return judge(case, Path(scratch))
-    try:
-        mismatch = _mismatch(convert_and_run(case.model, case.inputs, folder), case.outputs)
-    except CompilerError as refused:
-        if len(case.inputs) < 2:
-            return _outcome(case, Verdict.REFUSED, refused.reason)
+    reasons = []
+    for kept in dict.fromkeys((range(len(case.inputs)), range(1), range(len(case.inputs) - 1, len(case.inputs)))):
+        inputs = case.inputs[kept.start : kept.stop]
         try:
-            fixed = with_constants(case.model, case.inputs)
-            mismatch = _mismatch(convert_and_run(fixed, case.inputs[:1], folder), case.outputs)
-        except CompilerError as again:
-            return _outcome(case, Verdict.REFUSED, again.reason)
-    return _outcome(case, Verdict.WRONG if mismatch else Verdict.OK, mismatch)
+            results = convert_and_run(with_constants(case.model, case.inputs, kept), inputs, folder)
+        except CompilerError as refused:
+            reasons.append(refused.reason)
+            continue
+        mismatch = _mismatch(results, case.outputs)
+        return _outcome(case, Verdict.WRONG if mismatch else Verdict.OK, mismatch)
+    return _outcome(case, Verdict.REFUSED, reasons[:2][-1])
 
 
 def _outcome(case: Case, verdict: Verdict, reason: str) -> Outcome:
     return Outcome(name=case.name, operator=case.operator, verdict=verdict, reason=reason)
 
 
-def with_constants(model: onnx.ModelProto, inputs: Sequence[Array]) -> onnx.ModelProto:
-    """Return a copy whose inputs but the first are initialisers with these values."""
+def with_constants(model: onnx.ModelProto, inputs: Sequence[Array], kept: range) -> onnx.ModelProto:
+    """Return a copy whose inputs but those at `kept` are initialisers with these values."""
     import onnx
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     declared = list(copy.graph.input)
-    del copy.graph.input[1:]
-    for info, array in zip(declared[1:], inputs[1:], strict=True):
-        copy.graph.initializer.append(onnx.numpy_helper.from_array(array, info.name))
+    del copy.graph.input[:]
+    copy.graph.input.extend(declared[i] for i in kept)
+    for index in sorted(set(range(len(inputs))) - set(kept)):
+        copy.graph.initializer.append(onnx.numpy_helper.from_array(inputs[index], declared[index].name))
     return copy
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from compilers.adapter import CompilerError
 from compilers.coreml.lower.table import TABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import onnx
+
+    from compilers.coreml.lower.value import Value
 
 
 # No lowering: their inputs are constants in every model with static shapes, and then they are folded.
@@ -30,54 +34,23 @@ def has_definition(op_type: str, domain: str, opset: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def expand(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Replace such nodes by their definitions; return the model and the outer node of each inner one.
+def definition(model: onnx.ModelProto, node: onnx.NodeProto, inputs: Mapping[str, Value]) -> list[onnx.NodeProto]:
+    """Return the nodes that a node of `model` stands for; `inputs` are its operands by name.
 
-    Names inside start with the outer node's, so that a refusal says where it comes from.
+    Names inside start with the node's, so that a refusal says where it comes from.
 
     Raises:
-        CompilerError: ONNX cannot expand a node.
+        CompilerError: ONNX cannot expand the node.
     """
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    if not any(has_definition(n.op_type, n.domain, opset) for n in model.graph.node):
-        return model, {}
-    declared = {i.name: i for g in (model.graph,) for i in (*g.value_info, *g.input, *g.output)}
-    declared |= {t.name: _info_of(t) for t in model.graph.initializer}
-    nodes: list[onnx.NodeProto] = []
-    origin: dict[str, str] = {}
-    for node in model.graph.node:
-        if not has_definition(node.op_type, node.domain, opset):
-            nodes.append(node)
-            continue
-        inner = _definition(model, node, declared)
-        origin.update({each.name: node.name for each in inner})
-        nodes.extend(inner)
-    return _with_nodes(model, nodes), origin
-
-
-def _info_of(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    import onnx
-
-    return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-
-
-def _definition(
-    model: onnx.ModelProto, node: onnx.NodeProto, declared: Mapping[str, onnx.ValueInfoProto]
-) -> list[onnx.NodeProto]:
-    """Return the nodes that a node stands for, their inner tensors under names of their own."""
     import onnx
     import onnx.inliner
 
     helper = onnx.helper
-    used = [name for name in dict.fromkeys(node.input) if name]
-    unknown = [name for name in used if name not in declared]
-    if unknown:
-        raise CompilerError(f"node {node.name!r} ({node.op_type}): tensor {unknown[0]!r} has no known type")
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    inputs = [declared[name] for name in used]
+    infos = [_info(name, value) for name, value in inputs.items()]
     if "" in node.input:  # the inliner wants a type of omitted inputs too
-        inputs.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
-    graph = helper.make_graph([node], "definition", inputs, outputs)
+        infos.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
+    graph = helper.make_graph([node], "definition", infos, outputs)
     single = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
         inlined = onnx.inliner.inline_selected_functions(
@@ -85,22 +58,30 @@ def _definition(
         )
     except Exception as error:
         raise CompilerError(f"node {node.name!r} ({node.op_type}): ONNX cannot expand it: {error}") from error
-    border = {*used, *(name for name in node.output if name), ""}
     inner = list(inlined.graph.node)
     if [n.op_type for n in inner] == [node.op_type]:
         raise CompilerError(f"node {node.name!r} ({node.op_type}): ONNX has no definition for these attributes")
+    border = {*inputs, *node.output, ""}
     for index, each in enumerate(inner):
         each.name = f"{node.name}/{each.op_type}_{index}"
-        each.input[:] = [name if name in border else f"{node.name}/{name}" for name in each.input]
-        each.output[:] = [name if name in border else f"{node.name}/{name}" for name in each.output]
+        _rename(each, lambda name: name if name in border else f"{node.name}/{name}")
     return inner
 
 
-def _with_nodes(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+def _info(name: str, value: Value) -> onnx.ValueInfoProto:
     import onnx
 
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.node[:]
-    copy.graph.node.extend(nodes)
-    return copy
+    return onnx.helper.make_tensor_value_info(
+        name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape
+    )
+
+
+def _rename(node: onnx.NodeProto, renamed: Callable[[str], str]) -> None:
+    """Rename all tensors of a node, and of its bodies, which read those around them."""
+    node.input[:] = map(renamed, node.input)
+    node.output[:] = map(renamed, node.output)
+    for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        for named in (*body.input, *body.output, *body.value_info, *body.initializer):
+            named.name = renamed(named.name)
+        for inner in body.node:
+            _rename(inner, renamed)

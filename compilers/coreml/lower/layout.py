@@ -96,10 +96,11 @@ def _concat(node: Node) -> None:
     axis = node.axis()
     for i in range(node.arity):
         node.need_dtype(*NUMBERS, "bool", index=i)
-    if node.arity == 1:
-        node.out_value(node.value(0))
+    full = [i for i in range(node.arity) if 0 not in node.shape(i)]
+    if len(full) == 1:
+        node.out_value(node.value(full[0]))
         return
-    node.out(node.mil.concat(values=[node.x(i) for i in range(node.arity)], axis=axis, interleave=False))
+    node.out(node.mil.concat(values=[node.x(i) for i in full], axis=axis, interleave=False))
 
 
 @lowers("Split")
@@ -112,12 +113,17 @@ def _split(node: Node) -> None:
         chunk = -(-size // node.outputs)
         sizes = [chunk] * (node.outputs - 1)
         sizes.append(size - sum(sizes))
-    if sum(sizes) != size or min(sizes) < 1:
+    if sum(sizes) != size or min(sizes) < 0:
         node.refuse(f"a split of {size} into {sizes} is not handled")
-    if len(sizes) == 1:
-        node.out_value(node.value(0))
+    full = [index for index, part in enumerate(sizes) if part]
+    for index in set(range(len(sizes))) - set(full):  # a Concat drops it again; nothing else can take it
+        node.out_const(np.zeros([0 if a == axis else n for a, n in enumerate(node.shape())], node.dtype()), index)
+    if len(full) == 1:
+        node.out_value(node.value(0), full[0])
         return
-    for index, part in enumerate(node.mil.split(x=node.x(), split_sizes=sizes, axis=axis)):
+    for index, part in zip(
+        full, node.mil.split(x=node.x(), split_sizes=[sizes[i] for i in full], axis=axis), strict=True
+    ):
         node.out(part, index=index)
 
 

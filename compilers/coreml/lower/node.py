@@ -10,7 +10,7 @@ from compilers.adapter import CompilerError
 from compilers.coreml.lower.value import Blockwise, Quantised, Value, mil_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import onnx
 
@@ -51,7 +51,7 @@ class Node:
         schema: onnx.defs.OpSchema,
         values: Mapping[str, Value],
         mil: Mil,
-        used_outputs: frozenset[str],
+        used_outputs: Collection[str],
     ) -> None:
         import onnx
 

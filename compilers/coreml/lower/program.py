@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,8 @@ import numpy as np
 
 from compilers.adapter import CompilerError
 from compilers.coreml.lower import fold
-from compilers.coreml.lower.functions import FOLDED_ONLY, expand, has_definition
+from compilers.coreml.lower.control import CONTROL, lower_control
+from compilers.coreml.lower.functions import FOLDED_ONLY, definition, has_definition
 from compilers.coreml.lower.node import Mil, Node
 from compilers.coreml.lower.table import TABLE
 from compilers.coreml.lower.value import MAX_RANK, MIL_DTYPE, Value
@@ -77,6 +79,7 @@ def node_refusals(graph: Graph) -> dict[str, str]:
         node.name: f"operator {_key(node)} has no Core ML lowering"
         for node in graph.nodes()
         if _key(node) not in TABLE
+        and _key(node) not in CONTROL
         and node.op_type not in FOLDED_ONLY
         and not has_definition(node.op_type, node.domain, opset)
     }
@@ -106,7 +109,6 @@ class _Names:
 
 class _GraphLowering:
     def __init__(self, model: onnx.ModelProto, target: str) -> None:
-        model, self._origin = expand(model)
         self._model = model
         self._graph = model.graph
         self._target = target
@@ -114,12 +116,9 @@ class _GraphLowering:
         self._names = _Names()
         self._values: dict[str, Value] = {}
         self._node_of: dict[str, str] = {}
-        self._declared = {
-            info.name: info for info in (*self._graph.value_info, *self._graph.input, *self._graph.output)
-        }
-        self._used = frozenset(
-            {name for node in self._graph.node for name in node.input} | {o.name for o in self._graph.output}
-        )
+        self._owner = ""  # the graph's node whose body or definition is being lowered
+        self._declared = _infos(self._graph)
+        self._used = _read_names(self._graph)
 
     def run(self) -> Lowered:
         coremltools()
@@ -188,9 +187,16 @@ class _GraphLowering:
         inputs = [self._values[name] if name else None for name in proto.input]
         if fold.foldable(proto) and all(v is None or v.const is not None for v in inputs):
             self._fold(proto, inputs)
-            return
-        if _key(proto) not in TABLE:
+        elif _key(proto) in CONTROL:
+            self._lower_control(proto)
+        elif _key(proto) in TABLE:
+            self._lower_by_table(proto)
+        elif has_definition(proto.op_type, proto.domain, self._opsets.get("ai.onnx", 1)):
+            self._lower_by_definition(proto)
+        else:
             raise CompilerError(f"node {proto.name!r}: operator {_key(proto)} has no Core ML lowering")
+
+    def _lower_by_table(self, proto: onnx.NodeProto) -> None:
         node = Node(proto, self._schema(proto), self._values, self._mil(proto.name), self._used)
         try:
             TABLE[_key(proto)](node)
@@ -200,6 +206,70 @@ class _GraphLowering:
         for value in produced.values():
             self._check(proto, value)
         self._values.update(produced)
+
+    def _lower_by_definition(self, proto: onnx.NodeProto) -> None:
+        """Lower the nodes by which ONNX defines the operator, which may have definitions of their own."""
+        values = {name: self._values[name] for name in proto.input if name}
+        inner = definition(self._model, proto, values)
+        self._used |= {name for node in inner for name in node.input} | _read_names(
+            *(g for n in inner for g in _bodies(n))
+        )
+        with self._inside(proto):
+            for node in inner:
+                self._lower_node(node)
+
+    def _lower_control(self, proto: onnx.NodeProto) -> None:
+        try:
+            with self._inside(proto):
+                results = lower_control(proto, self, self._opsets.get("ai.onnx", 1))
+        except CompilerError as error:
+            raise _named(error, proto) from error
+        for name, result in zip(proto.output, results, strict=True):
+            if name:
+                value = dataclasses.replace(result, name=name)
+                self._check(proto, value)
+                self._values[name] = value
+
+    @contextlib.contextmanager
+    def _inside(self, proto: onnx.NodeProto) -> Iterator[None]:
+        """Give what is lowered inside to the graph's own node."""
+        before = self._owner
+        self._owner = before or proto.name
+        try:
+            yield
+        finally:
+            self._owner = before
+
+    def value(self, name: str) -> Value | None:
+        """Return a tensor by its ONNX name; None for an omitted one."""
+        return self._values[name] if name else None
+
+    def body(self, graph: onnx.GraphProto, bound: Mapping[str, Value]) -> list[Value]:
+        """Lower the nodes of a body in a scope of its own, its inputs bound to values, and return its outputs."""
+        from onnx import numpy_helper
+
+        outside = self._values, self._declared
+        constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        known = {n: Value(name=n, dtype=str(a.dtype), const=a) for n, a in constants.items()}
+        self._values = {**self._values, **known, **bound}
+        self._declared = {**self._declared, **_infos(graph)}
+        try:
+            for index, node in enumerate(graph.node):
+                node.name = node.name or f"{self._owner}/{node.op_type}_{index}"
+                self._lower_node(node)
+            return [self._values[info.name] for info in graph.output]
+        finally:
+            self._values, self._declared = outside
+
+    def emit(self, op_type: str, *operands: Value, **attributes: int) -> Value:
+        """Lower one more ONNX node for the owner, and return its output."""
+        import onnx
+
+        names = [f"{self._owner}/{op_type}/{index}" for index in range(len(operands))]
+        self._values.update(zip(names, operands, strict=True))
+        output = f"{self._owner}/{op_type}"
+        self._lower_node(onnx.helper.make_node(op_type, names, [output], name=output, **attributes))  # type: ignore[arg-type] # its stub takes each attribute for a name
+        return self._values.pop(output)
 
     def _fold(self, proto: onnx.NodeProto, inputs: list[Value | None]) -> None:
         arrays = [None if v is None else v.const for v in inputs]
@@ -223,7 +293,7 @@ class _GraphLowering:
     def _check(self, proto: onnx.NodeProto, value: Value) -> None:
         """Hold the MIL result against the shape and type that ONNX infers: MIL's own inference has bugs."""
         where = f"node {proto.name!r} ({proto.op_type})"
-        if (value.long_shape is None and len(value.shape) > MAX_RANK) or 0 in value.shape:
+        if (value.long_shape is None and len(value.shape) > MAX_RANK) or (0 in value.shape and value.const is None):
             raise CompilerError(f"{where}: result shape {value.shape}; Core ML takes rank 1 to 5, none empty")
         if value.var is not None and _mil_dtype(value.var) != MIL_DTYPE.get(value.dtype):
             raise CompilerError(f"{where}: result is MIL {_mil_dtype(value.var)}, but {value.dtype} was expected")
@@ -239,10 +309,28 @@ class _GraphLowering:
     def _mil(self, node_name: str) -> Mil:
         def name(wanted: str) -> str:
             unique = self._names(wanted)
-            self._node_of[unique] = self._origin.get(node_name, node_name)
+            self._node_of[unique] = self._owner or node_name
             return unique
 
         return Mil(builder(), node_name, name)
+
+
+def _infos(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """Return what the graph declares of its tensors; bodies need not say anything of theirs."""
+    infos = (*graph.value_info, *graph.input, *graph.output)
+    return {info.name: info for info in infos if info.type.tensor_type.elem_type or info.type.WhichOneof("value")}
+
+
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in (a.g, *a.graphs) if g.node or g.output]
+
+
+def _read_names(*graphs: onnx.GraphProto) -> set[str]:
+    """Return every name that a node or an output of the graphs reads, in bodies too."""
+    names = {name for graph in graphs for node in graph.node for name in node.input}
+    names |= {info.name for graph in graphs for info in graph.output}
+    bodies = [body for graph in graphs for node in graph.node for body in _bodies(node)]
+    return names | (_read_names(*bodies) if bodies else set())
 
 
 def _named(error: CompilerError, proto: onnx.NodeProto) -> CompilerError:

@@ -46,6 +46,8 @@ class _Direction:
 
 def _check(node: Node) -> None:
     node.need_dtype(*FLOATS)
+    if len(node.shape()) != 3:
+        node.refuse(f"input 0 has shape {node.shape()}, not (steps, batch, features)")
     node.require("layout", 0, default=0)
     node.attr("hidden_size")  # said again by the weights
     if node.attr("clip") is not None:
