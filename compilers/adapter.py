@@ -126,6 +126,10 @@ class Compiler(abc.ABC):
         """Tell whether the action can be asked for."""
         return self.why_not(action, device, processor) is None
 
+    def is_here(self, device: Device, processor: str) -> bool:  # noqa: ARG002
+        """Tell whether the processor is one of this machine, so that its artefacts are timed, one after the other."""
+        return device.os == "host"
+
     @abc.abstractmethod
     def version(self) -> str:
         """Return package versions and a hash of the vendor's library; part of every cache key."""

@@ -123,7 +123,7 @@ def _print_latency(graph: Graph, chip: str, arithmetic: str) -> None:
         f"{modelled.low_s:.1e} to {modelled.high_s:.1e} s"
     )
     print(
-        f"  the model misses its {len(latency.PUBLISHED[chip])} published points by {fit.fit_ratio - 1:.0%} at most, "
+        f"  the model misses its {len(latency.PUBLISHED[chip])} points by {fit.fit_ratio - 1:.0%} at most, "
         f"a point left out of the fit by {fit.left_out_ratio - 1:.0%}; nothing here was measured"
     )
 

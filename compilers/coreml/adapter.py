@@ -70,6 +70,10 @@ class CoreMLCompiler(Compiler):
             return latency.why_not(next((p for p in device.processors if p.name == processor), None))
         return reason
 
+    def is_here(self, device: Device, processor: str) -> bool:
+        """Tell whether the device is the Mac that this runs on."""
+        return mac.is_this_mac(device, processor)
+
     def version(self) -> str:
         """Return the versions of coremltools and ONNX Runtime, with a hash of coremltools' libraries and ours."""
         vendor = package_dir("coremltools")
@@ -101,9 +105,10 @@ class CoreMLCompiler(Compiler):
         from compilers.coreml.build import build
 
         compute = compute_precision(segment)
-        built = build(segment, out_dir / PACKAGE, compute=compute, default_target=DEFAULT_TARGET)
         processor = segment.device.processor(segment.processor)
         unit = mac.UNITS[processor.kind] if mac.is_this_mac(segment.device, segment.processor) else ""
+        target = mac.PLANNED_TARGET if unit else DEFAULT_TARGET
+        built = build(segment, out_dir / PACKAGE, compute=compute, default_target=target)
         planned = self._plan(out_dir, unit, processor.kind) if unit else ()
         (out_dir / WORK_FILE).write_text(count_work(segment.graph).to_json(), encoding="utf-8")
         return self.made(

@@ -7,9 +7,15 @@ per chip are fitted by non-negative least squares on relative errors. The interv
 and predicting it from the others misses at worst; it says nothing about networks of another kind (transformers
 with long sequences, operators that the Neural Engine leaves to the CPU).
 
-Source of all points: Apple, coremltools documentation, "Performance" page of the quantization guide
+Source of the networks' points: Apple, coremltools documentation, "Performance" page of the quantization guide
 (apple.github.io/coremltools/docs-guides/source/opt-quantization-perf.html): medians by Xcode, iOS 17, all
 compute units. The work was counted on our own builds of the same networks (see tests/unit).
+
+Nobody has published such networks on an M-series engine, only kernels, for the M4, without Core ML: chains of 1x1
+convolutions (github.com/maderix/ANE, README) and matrix products (maderix.substack.com, "Inside the M4 Apple Neural
+Engine", part 2). Its fit takes these and the networks of the A17 Pro, whose engine has 16 cores too and 35 TOPS for 38.
+One product of 2048 x 2048, which fills the memory near the engine, is four times as slow as the rest says: hence the
+interval.
 """
 
 from __future__ import annotations
@@ -42,28 +48,64 @@ NETWORKS: Final[Mapping[str, Work]] = MappingProxyType(
 )
 
 
+def _convolutions(count: int) -> Work:
+    """Return the work of a chain of 1x1 convolutions, 512 channels to 512, on 64 x 64 pixels."""
+    each = 512 * 64 * 64
+    return Work(macs=count * 512 * each, weights=count * 512 * 512, activations=count * 2 * each)
+
+
+def _product(size: int) -> Work:
+    """Return the work of one product of square matrices."""
+    return Work(macs=size**3, weights=size**2, activations=2 * size**2)
+
+
+KERNELS: Final[Mapping[str, Work]] = MappingProxyType(
+    {
+        "128 convolutions": _convolutions(128),
+        "64 convolutions": _convolutions(64),
+        "product of 256": _product(256),
+        "product of 2048": _product(2048),
+    }
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One published median; "int8" is W8A8, weights and activations."""
+    """One published latency of a network or kernel; "int8" is W8A8, weights and activations."""
 
     network: str
     precision: str
     latency_s: float
 
+    @property
+    def work(self) -> Work:
+        """The work that took so long."""
+        return NETWORKS[self.network] if self.network in NETWORKS else KERNELS[self.network]
 
-def _points(table: Mapping[str, tuple[float, float]]) -> tuple[Point, ...]:
+
+def _points(table: Mapping[str, tuple[float, ...]]) -> tuple[Point, ...]:
     return tuple(
         Point(network=network, precision=precision, latency_s=milliseconds / 1e3)
-        for network, pair in table.items()
-        for precision, milliseconds in zip(("fp16", "int8"), pair, strict=True)
+        for network, known in table.items()
+        for precision, milliseconds in zip(("fp16", "int8"), known, strict=False)
     )
 
 
-# Milliseconds for fp16 and W8A8: iPhone 15 Pro (A17 Pro), iPhone 14 Pro (A16).
+# Milliseconds for fp16 and, where known, W8A8: iPhone 15 Pro (A17 Pro), iPhone 14 Pro (A16), M4.
+_A17_PRO: Final = _points({"mobilenet_v2": (0.49, 0.20), "resnet50": (1.38, 0.77), "mobilevit_v2": (1.36, 1.03)})
+_M4: Final = _points(
+    {
+        "128 convolutions": (14.8, 7.8),
+        "64 convolutions": (7.5, 4.0),
+        "product of 256": (0.101,),
+        "product of 2048": (2 * 2048**3 / 5.7e12 * 1e3,),  # published as 5.7 TFLOPS
+    }
+)
 PUBLISHED: Final[Mapping[str, tuple[Point, ...]]] = MappingProxyType(
     {
-        "a17_pro": _points({"mobilenet_v2": (0.49, 0.20), "resnet50": (1.38, 0.77), "mobilevit_v2": (1.36, 1.03)}),
+        "a17_pro": _A17_PRO,
         "a16": _points({"mobilenet_v2": (0.48, 0.27), "resnet50": (1.52, 0.94), "mobilevit_v2": (1.38, 1.18)}),
+        "m4": (*_A17_PRO, *_M4),
     }
 )
 
@@ -91,7 +133,7 @@ def _row(work: Work, precision: str) -> np.ndarray[Any, Any]:
 
 def _solve(points: Sequence[Point]) -> np.ndarray[Any, Any]:
     """Return the non-negative coefficients with the least squared relative error: try every support."""
-    rows = np.array([_row(NETWORKS[p.network], p.precision) / p.latency_s for p in points])
+    rows = np.array([_row(p.work, p.precision) / p.latency_s for p in points])
     best, least = np.zeros(rows.shape[1]), np.inf
     for count in range(1, rows.shape[1] + 1):
         for support in map(list, itertools.combinations(range(rows.shape[1]), count)):
@@ -104,7 +146,7 @@ def _solve(points: Sequence[Point]) -> np.ndarray[Any, Any]:
 
 
 def _worst_ratio(coefficients: np.ndarray[Any, Any], points: Sequence[Point]) -> float:
-    ratios = [float(_row(NETWORKS[p.network], p.precision) @ coefficients) / p.latency_s for p in points]
+    ratios = [float(_row(p.work, p.precision) @ coefficients) / p.latency_s for p in points]
     return max(max(r, 1 / r) for r in ratios)
 
 

@@ -32,6 +32,9 @@ Array = np.ndarray[Any, Any]
 # The narrowest choice of Core ML that has the processor; the CPU is always in it.
 UNITS: Final[Mapping[str, str]] = MappingProxyType({"cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "npu": "CPU_AND_NE"})
 
+# The least target whose plan names devices (it does from iOS 17.4 on).
+PLANNED_TARGET: Final = "iOS18"
+
 _KINDS: Final[Mapping[str, str]] = MappingProxyType(
     {"MLCPUComputeDevice": "cpu", "MLGPUComputeDevice": "gpu", "MLNeuralEngineComputeDevice": "npu"}
 )

@@ -9,14 +9,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import pytest
 
 from compilers import CompilerError, Placement, get_compiler
 from compilers.coreml import mac
 from compilers.coreml.apple_energy import measure_energy, open_monitor
 from compilers.coreml.lower import Port
+from compilers.coreml.package import read_package
 from compilers.coreml.vendor import coremltools
-from partition import load_device
+from experiments.evaluator import is_measured
+from graphs import from_proto, zoo
+from partition import Plan, Segment, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +56,54 @@ def test_only_the_mac_that_the_device_describes_runs(tmp_path: Path, monkeypatch
     assert not mac.is_this_mac(load_device("a17_pro"), "npu")
     done.stdout = "Apple M1\n"
     assert not mac.is_this_mac(device, "npu")
+
+
+def test_what_is_for_this_mac_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is for the machine's own processors, on a Mac too: one plan at a time."""
+    graph = zoo.build("squeezenet1_1")
+
+    def measured(device: str, compiler: str, *processors: str) -> bool:
+        segments = tuple(
+            Segment(graph=graph, device=load_device(device), processor=p, compiler=compiler, precision="fp16")
+            for p in processors
+        )
+        return is_measured(Plan(graph_digest=graph.digest, segments=segments))
+
+    assert measured("host", "ort_cpu", "cpu")
+    assert not measured("m4", "coreml", "npu"), "this is Linux"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="Apple M4\n"))
+    assert measured("m4", "coreml", "npu")
+    assert measured("m4", "coreml", "cpu", "gpu")
+    assert not measured("m4", "coreai", "npu"), "its runtime here is for Linux"
+    assert not measured("a17_pro", "coreml", "npu")
+
+
+def test_a_package_for_this_mac_is_planned_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for a target whose plan names devices, with Core ML's plan as the placement."""
+    from compilers.coreml import adapter
+
+    asked: list[str] = []
+
+    def ask_plan(package: Path, unit: str, _scratch: Path) -> mac.Plan:
+        asked.extend((package.name, unit))
+        operations = read_package(package).operations
+        units = {o.outputs[0].name: "npu" for o in operations if o.type == "relu"}
+        return mac.Plan(placement=Placement(units=units), cost_ratio={})
+
+    monkeypatch.setattr(mac, "is_this_mac", lambda *_: True)
+    monkeypatch.setattr(adapter.mac, "ask_plan", ask_plan)
+    graph = from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["" : 18]> g (float[1, 4] x) => (float[1, 4] y) { y = Relu (x) }'
+        )
+    )
+    segment = Segment(graph=graph, device=load_device("m4"), processor="npu", compiler="coreml", precision="fp16")
+    artefact = get_compiler("coreml").compile(segment, tmp_path)
+    assert asked == ["model.mlpackage", "CPU_AND_NE"]
+    assert artefact.fact("target") == "iOS18"
+    assert artefact.fact("runs_on") == "this Mac, CPU_AND_NE"
+    assert get_compiler("coreml").placement(artefact).units == {graph.nodes()[0].name: "npu"}
 
 
 # -- a session ---------------------------------------------------------------------------------------------------

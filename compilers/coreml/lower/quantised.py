@@ -40,7 +40,7 @@ def _quantised_dtype(node: Node) -> str:
     dtype = str(onnx.helper.tensor_dtype_to_np_dtype(stated)) if stated else "uint8"
     dtype = node.dtype(2) if node.has(2) else dtype
     if dtype not in BYTES:
-        node.refuse(f"quantised type {dtype} is not handled, only uint8 and int8")
+        node.refuse(f"quantised type {dtype} is not handled, only uint8 and int8, the two that MIL quantises to")
     return dtype
 
 
