@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import tvm
 from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T
+from tvm.script import tirx
 from tvm.target import codegen
 
 BYTES: Final = 4
@@ -69,20 +69,20 @@ def intrinsic(dot: Dot, lanes: int) -> str:
 
 
 def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
-    @T.prim_func(s_tir=True)
+    @tirx.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def meaning(
-        A: T.Buffer((4,), data, offset_factor=1),
-        B: T.Buffer((lanes, 4), "int8", offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+        a: tirx.Buffer((4,), data, offset_factor=1),  # type: ignore[valid-type]
+        b: tirx.Buffer((lanes, 4), "int8", offset_factor=1),  # type: ignore[valid-type]
+        c: tirx.Buffer((lanes,), "int32", offset_factor=1, scope="local"),  # type: ignore[valid-type]
     ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
-            T.writes(C[0:lanes])
-            for i in T.serial(0, lanes):
-                for k in T.serial(0, 4):
-                    with T.sblock("update"):
-                        vi, vk = T.axis.remap("SR", [i, k])
-                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+        with tirx.sblock("root"):
+            tirx.reads(c[0:lanes], a[0:4], b[0:lanes, 0:4])
+            tirx.writes(c[0:lanes])
+            for i in tirx.serial(0, lanes):
+                for k in tirx.serial(0, 4):
+                    with tirx.sblock("update"):
+                        vi, vk = tirx.axis.remap("SR", [i, k])
+                        c[vi] = c[vi] + tirx.cast(a[vk], "int32") * tirx.cast(b[vi, vk], "int32")
 
     return meaning
 
@@ -91,22 +91,23 @@ def _code(data: str, lanes: int, llvm: str) -> Any:  # noqa: ANN401
     number = tvm.target.codegen.llvm_lookup_intrinsic_id(llvm)
     wide = lanes * 4
 
-    @T.prim_func(s_tir=True)
+    @tirx.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def code(
-        A: T.Buffer((4,), data, offset_factor=1),
-        B: T.Buffer((lanes, 4), "int8", offset_factor=1),
-        C: T.Buffer((lanes,), "int32", offset_factor=1, scope="local"),
+        a: tirx.Buffer((4,), data, offset_factor=1),  # type: ignore[valid-type]
+        b: tirx.Buffer((lanes, 4), "int8", offset_factor=1),  # type: ignore[valid-type]
+        c: tirx.Buffer((lanes,), "int32", offset_factor=1, scope="local"),  # type: ignore[valid-type]
     ) -> None:
-        with T.sblock("root"):
-            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
-            T.writes(C[0:lanes])
-            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
+        with tirx.sblock("root"):
+            tirx.reads(c[0:lanes], a[0:4], b[0:lanes, 0:4])
+            tirx.writes(c[0:lanes])
+            c[tirx.ramp(tirx.int32(0), 1, lanes)] = tirx.call_llvm_pure_intrin(
                 number,
-                C.vload([0], dtype=f"int32x{lanes}"),
-                T.reinterpret(
-                    T.broadcast(T.reinterpret(A.vload([0], f"{data}x4"), dtype="int32"), lanes), dtype=f"int8x{wide}"
+                c.vload([0], dtype=f"int32x{lanes}"),
+                tirx.reinterpret(
+                    tirx.broadcast(tirx.reinterpret(a.vload([0], f"{data}x4"), dtype="int32"), lanes),
+                    dtype=f"int8x{wide}",
                 ),
-                B.vload([0, 0], dtype=f"int8x{wide}"),
+                b.vload([0, 0], dtype=f"int8x{wide}"),
                 dtype=f"int32x{lanes}",
             )
 

@@ -31,7 +31,7 @@ def given(inputs: list[Any], position: int) -> Any | None:  # noqa: ANN401
 
 def constant(inputs: list[Any], position: int) -> Array | None:
     """Return the input at `position` when it is given and constant."""
-    value = given(inputs, position)
+    value: Any = given(inputs, position)
     return value.value.numpy() if is_constant(value) else None
 
 

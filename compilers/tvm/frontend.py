@@ -104,7 +104,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:  # noqa: ANN401
         convert = _CONVERTERS.get(op_name)
-        converted = convert(self, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
+        converted = (
+            convert(self, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
+        )
         if converted is not None:
             return converted
         return super()._convert_operator(op_name, inputs, attrs, opset)

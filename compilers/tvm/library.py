@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+NO_ASSERTS: Final = {"tirx.disable_assert": True}
+"""For a PassContext. The checks of shapes and strides at each function's entry are a fifth of all that LLVM compiles,
+and say nothing new: the virtual machine checks what the user passes to `main`."""
+
 _COMPILERS: Final = ("g++", "gcc", "c++", "cc", "clang++", "clang")
 _SAFE_SUFFIX: Final = "_safe"
 
@@ -49,7 +53,7 @@ def assemble(module: Any, tuned: Mapping[str, Any], safe: Mapping[str, Any], tar
         whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
     passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target, tvm.transform.PassContext(opt_level=3, config=NO_ASSERTS):
         return relax.build(whole, target=target, relax_pipeline=tvm.transform.Sequential(passes))
 
 

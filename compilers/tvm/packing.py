@@ -69,8 +69,13 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:  # noqa: ANN401
         call = self.visit_expr_post_order(call)
-        rewrites = {"relax.nn.conv2d": self._conv2d, "relax.matmul": self._matmul, "relax.add": self._add, "relax.sum": self._sum}
-        rewrite = rewrites.get(getattr(call.op, "name", ""))
+        rewrites = {
+            "relax.nn.conv2d": self._conv2d,
+            "relax.matmul": self._matmul,
+            "relax.add": self._add,
+            "relax.sum": self._sum,
+        }
+        rewrite = rewrites.get(_name(call))
         rewritten = rewrite(call) if rewrite else None
         return call if rewritten is None else rewritten
 
@@ -86,13 +91,13 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
     def _bytes(self, expr: Any) -> tuple[Any, int] | None:  # noqa: ANN401
         """Match `int16(bytes) - zero`, transposed or not, and return (bytes, zero)."""
         call = self._bound(expr)
-        name = getattr(getattr(call, "op", None), "name", "")
-        if name == "relax.permute_dims":
+        if _name(call) == "relax.permute_dims":
             found = self._bytes(call.args[0])
             return found and (self.builder_.emit(relax.op.permute_dims(found[0], call.attrs.axes)), found[1])
-        zero = self._bound(call.args[1]) if name == "relax.subtract" else None
-        wide = self._bound(call.args[0]) if name == "relax.subtract" else None
-        if not is_constant(zero) or getattr(getattr(wide, "op", None), "name", "") != "relax.astype":
+        if _name(call) != "relax.subtract":
+            return None
+        wide, zero = (self._bound(argument) for argument in call.args)
+        if not is_constant(zero) or _name(wide) != "relax.astype":
             return None
         if str(zero.ty.dtype) != "int16" or str(wide.args[0].ty.dtype) not in ("int8", "uint8"):
             return None
@@ -144,7 +149,9 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
             inner = _laid_out(x, zero, shift, w.shape[-3] * dots.BYTES, dot.data, window)
             return _dot_conv(inner, w, window, dot) if window else _dot_matmul(inner, w, dot)
 
-        total = self.builder_.emit_te(compute, data, packed, primfunc_name_hint="dot_conv2d" if window else "dot_matmul")
+        total = self.builder_.emit_te(
+            compute, data, packed, primfunc_name_hint="dot_conv2d" if window else "dot_matmul"
+        )
         return relax.op.add(total, relax.const(correction))
 
     def _depthwise(self, data: Any, zero: int, weights: Array, window: _Window) -> Any:  # noqa: ANN401
@@ -159,7 +166,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
     def _sum(self, call: Any) -> Any:  # noqa: ANN401
         """Read bytes where they are summed; else the cast joins the function before, which then writes int32."""
         wide = self._bound(call.args[0])
-        if getattr(getattr(wide, "op", None), "name", "") != "relax.astype" or str(call.ty.dtype) != "int32":
+        if _name(wide) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
         axes, keep = [int(axis) for axis in call.attrs.axis], bool(call.attrs.keepdims)
 
@@ -171,12 +178,17 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
     def _add(self, call: Any) -> Any:  # noqa: ANN401
         """Join the correction with the bias: `(x + a) + b` is `x + (a + b)` in int32, which wraps around."""
         first, bias = self._bound(call.args[0]), self._bound(call.args[1])
-        if str(call.ty.dtype) != "int32" or getattr(getattr(first, "op", None), "name", "") != "relax.add":
+        if str(call.ty.dtype) != "int32" or _name(first) != "relax.add":
             return None
         correction = self._bound(first.args[1])
         if not (is_constant(bias) and is_constant(correction)):
             return None
         return relax.op.add(first.args[0], relax.const(correction.value.numpy() + bias.value.numpy()))
+
+
+def _name(expr: Any) -> str:  # noqa: ANN401
+    """Return the name of the operator that an expression calls."""
+    return getattr(getattr(expr, "op", None), "name", "")
 
 
 def _shift(dtype: str, dot: Dot) -> int:

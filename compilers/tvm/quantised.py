@@ -1,5 +1,4 @@
-"""Q/DQ graphs as integer arithmetic: what the importer makes of the nodes between a DequantizeLinear and the next
-QuantizeLinear.
+"""Q/DQ graphs as integer arithmetic: what the importer makes of a DequantizeLinear and the nodes behind it.
 
 Imports TVM; only reached through the methods of `TvmCompiler`.
 
@@ -42,7 +41,7 @@ class Integers:
 
     steps: Any
     zero: int
-    scale: Array
+    scale: Array | np.float32
     axis: int = 0
 
     @property
@@ -76,11 +75,29 @@ class Quantised:
         self._convert = convert
         self._integers: dict[Any, Integers] = {}
         self._sums: dict[Any, tuple[Integers, Integers]] = {}
+        self._rules: dict[str, Callable[[str, list[Any], Mapping[str, Any]], Any]] = {
+            "Add": self._add,
+            "Concat": self._concat,
+            "Conv": self._conv,
+            "DequantizeLinear": self._dequantize,
+            "Flatten": self._move,
+            "Gemm": self._gemm,
+            "GlobalAveragePool": self._global_average,
+            "MatMul": self._matmul_weights,
+            "MaxPool": self._move,
+            "Mul": self._multiply,
+            "QuantizeLinear": self._quantize,
+            "Relu": self._relu,
+            "Reshape": self._move,
+            "Squeeze": self._move,
+            "Transpose": self._move,
+            "Unsqueeze": self._move,
+        }
 
     def lower(self, op_name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return what a node computes, or None when no rule fits it."""
-        rule = _RULES.get(op_name)
-        return rule(self, op_name, inputs, attrs) if rule else None
+        rule = self._rules.get(op_name)
+        return rule(op_name, inputs, attrs) if rule else None
 
     def _emit(self, expr: Any) -> Any:  # noqa: ANN401
         return self._bb.emit(expr)
@@ -311,23 +328,3 @@ def _weighted(x: Integers | None, weight: Integers | None, *, rank: int, axis: i
         return False
     known = static_shape(x.steps) is not None and weight.steps.ty.ndim == rank
     return known and (rank != 4 or x.steps.ty.ndim == 4) and (not weight.scale.ndim or weight.axis == axis)
-
-
-_RULES: Final[dict[str, Callable[[Quantised, str, list[Any], Mapping[str, Any]], Any]]] = {
-    "Add": Quantised._add,
-    "Concat": Quantised._concat,
-    "Conv": Quantised._conv,
-    "DequantizeLinear": Quantised._dequantize,
-    "Flatten": Quantised._move,
-    "Gemm": Quantised._gemm,
-    "GlobalAveragePool": Quantised._global_average,
-    "MatMul": Quantised._matmul_weights,
-    "MaxPool": Quantised._move,
-    "Mul": Quantised._multiply,
-    "QuantizeLinear": Quantised._quantize,
-    "Relu": Quantised._relu,
-    "Reshape": Quantised._move,
-    "Squeeze": Quantised._move,
-    "Transpose": Quantised._move,
-    "Unsqueeze": Quantised._move,
-}

@@ -27,6 +27,7 @@ from tvm.s_tir import Schedule
 
 from compilers.tvm import dot as dots
 from compilers.tvm.packing import DOT
+from compilers.tvm.rounding import keep_floats
 from compilers.tvm.tiles import Nest, TileConfig
 
 _REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
@@ -63,7 +64,7 @@ def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  #
             raise UnscheduledError("it has a reduction and no tile")
     except tvm.s_tir.schedule.ScheduleError as error:
         raise UnscheduledError(first_line(error)) from error
-    return private_like(func, parts.sch.mod["main"])
+    return private_like(func, keep_floats(parts.sch.mod["main"]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,20 +106,23 @@ class Parts:
         extents = [extent for kind, extent in _iterators(self.sch, self.reduction) if kind == _REDUCTION]
         block = self.sch.get(self.reduction)
         data = [_extents(region.source.shape) for region in block.reads]
+        dot = self.dot()
         return Nest(
             channels=shape[-1],
             columns=shape[-2] if len(shape) > 1 else 1,
             rows=math.prod(shape[:-2]),
             reduction=math.prod(extents),
             input_channels=data[0][-1] if data[0] else 1,
-            padded=self.pad() is not None and not self.dot(),
+            padded=self.pad() is not None and not dot,
             shared=len(data) > 1 and extents[-1] > 1,
             weight_bytes=_item_bytes(block.reads[-1].source.dtype),
+            most_lanes=dots.family(dot).lanes[0] if dot else None,
         )
 
     def dot(self) -> str | None:
         """Return the dot-product instructions that the reduction is laid out for."""
-        return self.sch.get(self.reduction).annotations.get(DOT)
+        name = self.sch.get(self.reduction).annotations.get(DOT)
+        return None if name is None else str(name)
 
     def pad(self) -> Any | None:  # noqa: ANN401
         """Return the block before the reduction when it changes the shape, so that inlining costs something.
@@ -171,7 +175,7 @@ def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None
     _tile(sch, reduction, anchor, config, parallel=parallel, dot=parts.dot())
 
 
-def _tile(  # noqa: PLR0913
+def _tile(
     sch: Any,  # noqa: ANN401
     reduction: Any,  # noqa: ANN401
     anchor: Any,  # noqa: ANN401

@@ -56,7 +56,8 @@ class Nest:
 
     `columns` is the output axis before the channels (1 when there is none), `rows` everything before that.
     `shared` tells that a load of the data serves all channels (a convolution or a matrix product), unlike a
-    depthwise convolution or a pool. `weight_bytes` is the size of one weight.
+    depthwise convolution or a pool. `weight_bytes` is the size of one weight, and
+    `most_lanes` the width of the instruction when it is not the vector unit's.
     """
 
     channels: int
@@ -67,6 +68,7 @@ class Nest:
     padded: bool
     shared: bool
     weight_bytes: int = 4
+    most_lanes: int | None = None
 
     @property
     def macs(self) -> int:
@@ -126,7 +128,7 @@ def _alternatives(best: TileConfig, nest: Nest) -> list[TileConfig]:
 
 
 def _tiles(nest: Nest, registers: Registers) -> list[TileConfig]:
-    lanes = _lanes(nest.channels, registers.lanes)
+    lanes = _lanes(nest.channels, min(registers.lanes, nest.most_lanes or registers.lanes))
     channels = [c for c in _divisors(nest.channels) if c % lanes == 0 and c <= lanes * _MAX_VECTORS]
     tiles = [
         TileConfig(channels=c, columns=w, lanes=lanes)
