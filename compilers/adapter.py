@@ -80,14 +80,26 @@ class Session(abc.ABC):
     """A loaded artefact. `run` is the timed call, so it does nothing but run.
 
     `on_device` says whether the processor that the segment asked for does the work: an emulator or an
-    interpreter gives outputs that can be checked, and times that mean nothing.
+    interpreter gives outputs that can be checked, and times that mean nothing. `here` says whether this process
+    does the work, so that its clock and its memory tell; a device that does it elsewhere has `device_times_s`.
     """
 
     on_device: ClassVar[bool] = True
+    here: ClassVar[bool] = True
 
     @abc.abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Run once: arrays by input name in, arrays by output name out."""
+
+    def device_times_s(
+        self,
+        inputs: Mapping[str, np.ndarray[Any, Any]],  # noqa: ARG002
+        *,
+        samples: int,  # noqa: ARG002
+        calls: int = 1,  # noqa: ARG002
+    ) -> tuple[float, ...]:
+        """Return seconds by the clock of a device that is not `here`: each sample the mean of `calls` runs."""
+        raise CompilerError(f"{type(self).__name__} runs here; take the time around `run`")
 
     def close(self) -> None:  # noqa: B027 - most sessions have nothing to release
         """Release the vendor's resources; a second call does nothing."""
@@ -207,6 +219,13 @@ class Compiler(abc.ABC):
     def trace(self, artefact: Artefact) -> Trace:
         """Return what each unit of the simulated chip did when, for an artefact compiled to keep that."""
         raise CompilerError(f"{self.name} keeps no trace of {artefact.main_file.name}")
+
+
+def not_over_rpc(device: Device, backend: str) -> str | None:
+    """Return None for a device without an address, else why a backend that cannot send anything there is out."""
+    if device.address is None:
+        return None
+    return f"{backend} sends nothing to {device.address}; TVM does, and the device by its name has the other backends"
 
 
 def missing_package(module: str, distribution: str) -> str | None:

@@ -20,6 +20,7 @@ from compilers.adapter import (
     distribution_version,
     library_hash,
     missing_package,
+    not_over_rpc,
     package_dir,
 )
 from compilers.artefact import Artefact, Placement, tree_size_bytes
@@ -63,6 +64,8 @@ class OrtCpuCompiler(Compiler):
         """Return None for a CPU: this machine's is measured, another's gets its artefact and its outputs here."""
         if device.processor(processor).kind != "cpu":
             return f"ort_cpu runs on a CPU; for the {processor} of {device.name} choose another backend"
+        if device.address is not None:
+            return not_over_rpc(device, self.name)
         if action is Action.ESTIMATE:
             return "ort_cpu has no cost model; it is measured by running"
         return missing_package("onnxruntime", "onnxruntime")

@@ -82,7 +82,7 @@ def artefact_dir(segment: Segment, root: Path) -> Path:
     key = f"{segment.digest}:{get_compiler(segment.compiler).version()}:{_adapters_hash()}"
     digest12 = hashlib.sha256(key.encode()).hexdigest()[:12]
     model = f"{_file_safe(segment.graph.name)}-{segment.graph.digest[:12]}"
-    return root / model / f"{digest12}-{segment.compiler}-{segment.device.name}-{segment.precision}"
+    return root / model / f"{digest12}-{segment.compiler}-{_file_safe(segment.device.name)}-{segment.precision}"
 
 
 def in_child(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from partition.address import Address
 from partition.calibration import (
     CALIBRATION_FILE,
     DRAM_BYTES,
@@ -44,6 +45,7 @@ __all__ = [
     "OVERHEAD",
     "PRECISIONS",
     "Activation",
+    "Address",
     "CalibrationFileError",
     "CalibrationSet",
     "Device",

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from partition.address import FORM, SCHEME, Address, read_address
 from partition.dynamics import (
     OperatingPoint,
     PowerStates,
@@ -68,6 +69,7 @@ class Device:
     """A device as the sum of its processors, its memory and what a handover between processors costs.
 
     `form` is what it is built into ("phone", "board", "laptop"), empty where that follows from the system.
+    `address` is where a real one can be reached, for those who can use it.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Device:
     sources: Mapping[str, str]
     thermal: Thermal | None = None
     form: str = ""
+    address: Address | None = None
 
     def processor(self, name: str) -> Processor:
         """Return the processor of that name.
@@ -100,11 +103,14 @@ def device_names() -> tuple[str, ...]:
 
 
 def load_device(name: str) -> Device:
-    """Read the device `name`, or the TOML file at that path.
+    """Read the device `name`, the TOML file at that path, or the device behind an `rpc://` address.
 
     Raises:
-        DeviceError: there is no such device, or its file has a figure without source or tag.
+        DeviceError: there is no such device, its file has a figure without source or tag, or the address has
+            another form than `rpc://HOST:PORT/KEY?device=NAME`.
     """
+    if name.startswith(f"{SCHEME}:"):
+        return _remote(name)
     path = Path(name) if name.endswith(".toml") else DEVICES_DIR / f"{name}.toml"
     if not path.is_file():
         close = difflib.get_close_matches(name, device_names(), n=1)
@@ -114,6 +120,19 @@ def load_device(name: str) -> Device:
         return _device(tomllib.loads(path.read_text(encoding="utf-8")), path.stem)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(f"device file {path} is malformed: {type(error).__name__}: {error}") from error
+
+
+def _remote(text: str) -> Device:
+    """Describe a device by its file and where it listens; another machine like this one is not the host."""
+    try:
+        address, name = read_address(text)
+    except ValueError as error:
+        raise DeviceError(f"{text!r} names no device: {error}; write {FORM}") from error
+    device = load_device(name)
+    if device.address is not None:
+        raise DeviceError(f"{text!r} names no device: its device is an address again; name a device file")
+    system = "linux" if device.os == "host" else device.os
+    return dataclasses.replace(device, name=text, title=f"{device.title}, at {address}", os=system, address=address)
 
 
 def _device(table: Mapping[str, Any], name: str) -> Device:

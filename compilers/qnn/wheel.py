@@ -8,7 +8,14 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
-from compilers.adapter import CompilerError, distribution_version, library_hash, missing_package, package_dir
+from compilers.adapter import (
+    CompilerError,
+    distribution_version,
+    library_hash,
+    missing_package,
+    not_over_rpc,
+    package_dir,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +75,8 @@ def why_not_chip(device: Device, processor: str, backend: str) -> str | None:
         return f"{device.name} has no processor {processor}; it has {have}"
     if chosen.kind != "npu":
         return f"{backend} compiles for the Hexagon NPU, and {processor} of {device.name} is a {chosen.kind}"
+    if device.address is not None:
+        return not_over_rpc(device, backend)
     if "soc_model" not in chosen.ids.get("qnn", {}):
         return (
             f"{device.name} is no Qualcomm chip as far as its device file says; for one, put its soc_model "

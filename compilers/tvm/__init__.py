@@ -34,6 +34,7 @@ from compilers.adapter import (
 )
 from compilers.artefact import Artefact, Placement, tree_size_bytes
 from compilers.ort_session import positive_int, read_options, require_precision
+from partition import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,10 +73,10 @@ class TvmCompiler(Compiler):
             return reason
         if action is Action.ESTIMATE:
             return "tvm has no cost model for a CPU or a vector unit; it is measured by running"
-        if action is Action.RUN and device.os != "host":
+        if action is Action.RUN and device.os != "host" and device.address is None:
             return (
-                f"code for the {processor} of {device.name} does not run on this machine; copy the artefact's files to "
-                "the device"
+                f"code for the {processor} of {device.name} does not run on this machine; with a TVM RPC server there "
+                f"give --device rpc://HOST:PORT/KEY?device={device.name}"
             )
         return missing_package("tvm", "apache-tvm") or _wrong_ffi() or missing_package("onnxruntime", "onnxruntime")
 
@@ -100,12 +101,12 @@ class TvmCompiler(Compiler):
         for node, reason in self.unsupported(segment.graph).items():
             raise CompilerError(f"node {node!r}: {reason}")
 
-        from compilers.tvm import foreign, library, pipeline
+        from compilers.tvm import foreign, library, pipeline, targets
         from compilers.tvm.check import check_model
 
         library.use_threads(threads)
-        here = segment.device.os == "host"
-        if here:
+        native = targets.is_native(segment.device.processor(segment.processor).ids["tvm"])
+        if native:
             built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
             files = library.export(built.executable, out_dir)
         else:
@@ -125,15 +126,21 @@ class TvmCompiler(Compiler):
                 *_integer_facts(segment, built.integer_macs),
                 *built.facts,
                 ("threads", str(threads)),
+                *_whereabouts(segment.device),
             ),
         )
-        with library.load(artefact) if here else library.session(built.check, artefact) as session:
+        with library.load(artefact) if native else library.session(built.check, artefact) as session:
             quantised = segment.precision == "int8"
             agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
 
     def load(self, artefact: Artefact) -> Session:
-        """Load the library into a Relax virtual machine, with the threads it was compiled for."""
+        """Load the library into a Relax virtual machine, here with the threads it was compiled for, or over RPC."""
+        if "rpc" in dict(artefact.facts):
+            from compilers.tvm.remote import RemoteSession
+
+            return RemoteSession(artefact, Address(**json.loads(artefact.fact("rpc"))))
+
         from compilers.tvm import library
 
         library.use_threads(int(artefact.fact("threads")))
@@ -146,17 +153,15 @@ class TvmCompiler(Compiler):
 
 
 def _no_target(device: Device, processor: str) -> str | None:
-    """Return None for the host's CPU and for a processor whose table says what TVM generates code for."""
+    """Return None for a processor whose table says what TVM generates code for."""
     chosen = next((p for p in device.processors if p.name == processor), None)
     if chosen is None:
         return f"{device.name} has no processor {processor}; it has {', '.join(p.name for p in device.processors)}"
-    ids = chosen.ids.get("tvm")
-    if ids is None and (device.os, chosen.kind) == ("host", "cpu"):
-        return None
-    if ids is None or "kind" not in ids:
+    ids = chosen.ids.get("tvm", {})
+    if "kind" not in ids:
         return (
             f"the device file does not say what TVM generates for the {processor} of {device.name}; add a table "
-            f"[processors.{processor}.ids.tvm] with kind (for a CPU llvm, with mtriple and mcpu)"
+            f"[processors.{processor}.ids.tvm] with kind (a CPU: llvm, with mtriple and mcpu; native is this machine's)"
         )
     if ids["kind"] != "llvm":
         # Where a GPU comes in: here, and in `compile` beside `build_elsewhere`.
@@ -216,6 +221,13 @@ def _integer_facts(segment: Segment, integer_macs: int) -> tuple[tuple[str, str]
     """Say how much of an int8 model is computed in integers; the rest is float32 after dequantise."""
     total = segment.graph.macs
     return (("int8_macs_ratio", f"{integer_macs / total:.4g}"),) if segment.precision == "int8" and total else ()
+
+
+def _whereabouts(device: Device) -> tuple[tuple[str, str], ...]:
+    """Say where the artefact of a device with an address runs."""
+    if device.address is None:
+        return ()
+    return ("runs_on", str(device.address)), ("rpc", json.dumps(dataclasses.asdict(device.address)))
 
 
 def _with_facts(artefact: Artefact, *facts: tuple[str, str]) -> Artefact:

@@ -27,23 +27,29 @@ if TYPE_CHECKING:
 _BASELINES: Final = {"x86_64": "x86-64", "aarch64": "generic", "arm64": "generic"}
 # A hypervisor may mask what the CPU model implies; code for the model would then die of an illegal instruction.
 _MASKABLE: Final = ("avx512f", "avx512vl", "avx512bw", "avx512dq", "avx2", "fma")
+NATIVE: Final = "native"
 # Target options that TVM takes as lists.
 _LISTS: Final = frozenset({"keys", "libs", "mattr", "cl-opt"})
 
 
 def target_of(device: Device, processor: str) -> Any:  # noqa: ANN401
-    """Return the target for a processor that `why_not` has let through: detected on the host, else its table's.
+    """Return the target for a processor that `why_not` has let through; `mcpu = "native"` is this machine's CPU.
 
     Raises:
         CompilerError: this TVM does not know the target that the device file asks for.
     """
-    ids = device.processor(processor).ids.get("tvm")
-    if ids is None:
+    ids = device.processor(processor).ids["tvm"]
+    if is_native(ids):
         return host_target()
     if ids["kind"] == "llvm":
         return _known_cpu(_target(ids))
     cpu = next((p.name for p in device.processors if p.kind == "cpu" and p.name != processor), None)
     return _target(ids, host=target_of(device, cpu) if cpu else host_target())
+
+
+def is_native(ids: Mapping[str, str]) -> bool:
+    """Tell whether a table asks for this machine's CPU, so that the code can be tried here."""
+    return ids.get("mcpu") == NATIVE
 
 
 def _target(ids: Mapping[str, str], **more: Any) -> Any:  # noqa: ANN401

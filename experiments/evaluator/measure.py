@@ -89,12 +89,17 @@ def measure(
     """
     cold_s = _timed(call, 1, clock)
     warm_s = [_timed(call, 1, clock) for _ in range(max(1, warmups))][-1]
-    calls = max(1, round(_MIN_SAMPLE_S / max(warm_s, 1e-9)))
+    calls = calls_per_sample(warm_s)
     deadline = clock() + budget_s
     steady: list[float] = []
     while len(steady) < samples and (len(steady) < MIN_SAMPLES or clock() < deadline):
         steady.append(_timed(call, calls, clock))
     return Samples(cold_s=cold_s, steady_s=tuple(steady), calls_per_sample=calls)
+
+
+def calls_per_sample(warm_s: float) -> int:
+    """Return how many calls of that length one sample needs."""
+    return max(1, round(_MIN_SAMPLE_S / max(warm_s, 1e-9)))
 
 
 def _timed(call: Callable[[], object], calls: int, clock: Callable[[], float]) -> float:

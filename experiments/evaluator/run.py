@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from compilers import Artefact, Limits, get_compiler, in_child
-from experiments.evaluator.measure import Samples, measure
+from compilers import Artefact, Limits, Session, get_compiler, in_child
+from experiments.evaluator.measure import MIN_SAMPLES, SAMPLES, Samples, calls_per_sample, measure
 from experiments.evaluator.power.sensor import SensorError
 from experiments.evaluator.power.window import MeasuredEnergy, WindowError
 
@@ -29,8 +29,8 @@ class Run:
     """One visit to a child process.
 
     `samples` and `peak_memory_bytes` (resident growth from before the load) are None unless the session
-    runs on the device that the segment asked for. `energy` is what the meter measured, None without one; where it was
-    asked and could not, `no_energy` says why.
+    runs on the device that the segment asked for; memory and energy are of this machine's processes only. `energy` is
+    what the meter measured, None without one; where it was asked and could not, `no_energy` says why.
     """
 
     outputs: Feed
@@ -62,8 +62,7 @@ def fresh_median(artefact: Artefact, feed: Feed, *, limits: Limits) -> float:
 
 def _median(artefact: Artefact, feed: Feed) -> float:
     with get_compiler(artefact.compiler).load(artefact) as session:
-        samples = measure(lambda: session.run(feed), samples=_REPEAT_SAMPLES, budget_s=_REPEAT_BUDGET_S)
-    return samples.medians_s[0]
+        return _timed(session, feed, _REPEAT_BUDGET_S, samples=_REPEAT_SAMPLES).medians_s[0]
 
 
 def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | None) -> Run:
@@ -72,10 +71,11 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | 
     before = process.memory_info().rss
     with compiler.load(artefact) as session:
         on_device = type(session).on_device
-        timed = measure(lambda: session.run(feed), budget_s=budget_s) if on_device and budget_s else None
+        timed = _timed(session, feed, budget_s) if on_device and budget_s else None
         outputs = session.run(feed)
-        peak = process.memory_info().rss - before if on_device else None
-        energy, no_energy = _energy(meter, lambda: session.run(feed)) if timed and meter else (None, "")
+        here = on_device and session.here
+        peak = process.memory_info().rss - before if here else None
+        energy, no_energy = _energy(meter, lambda: session.run(feed)) if timed and meter and here else (None, "")
     return Run(
         outputs={name: np.asarray(array) for name, array in outputs.items()},
         samples=timed,
@@ -91,3 +91,14 @@ def _energy(meter: Meter, call: Callable[[], object]) -> tuple[MeasuredEnergy | 
         return meter.measure(call), ""
     except (SensorError, WindowError) as error:
         return None, str(error)
+
+
+def _timed(session: Session, feed: Feed, budget_s: float, *, samples: int = SAMPLES) -> Samples:
+    """Time the session by the clock of the machine that does the work."""
+    if session.here:
+        return measure(lambda: session.run(feed), samples=samples, budget_s=budget_s)
+    cold_s, warm_s = session.device_times_s(feed, samples=2)
+    calls = calls_per_sample(warm_s)
+    affordable = max(int(budget_s / max(calls * warm_s, 1e-9)), MIN_SAMPLES)
+    steady_s = session.device_times_s(feed, samples=min(affordable, samples), calls=calls)
+    return Samples(cold_s=cold_s, steady_s=steady_s, calls_per_sample=calls)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partition import DeviceError, device_names, load_device
+from partition import Address, DeviceError, device_names, load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,3 +61,32 @@ def test_a_device_without_processors_is_refused(tmp_path: Path) -> None:
     file.write_text('title = "a chip"\nos = "linux"\n')
     with pytest.raises(DeviceError, match="lists no processor"):
         load_device(str(file))
+
+
+def test_an_address_is_a_device_elsewhere_with_the_figures_of_its_file() -> None:
+    device = load_device("rpc://board.local:9190/pi?device=host")
+    assert device.address == Address(host="board.local", port=9190, key="pi")
+    assert device.processors == load_device("host").processors
+    assert device.os != "host"
+    assert load_device(device.name) == device
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rpc://board:9190?device=host", "it lacks /KEY; write rpc://HOST:PORT/KEY"),
+        ("rpc://board/pi?device=host", "it lacks PORT"),
+        ("rpc:/pi", "it lacks HOST and PORT and"),
+        ("rpc://board:many/pi?device=host", "names no device"),
+        ("rpc://board:99999/pi?device=host", "names no device"),
+        ("rpc://[board:9190/pi?device=host", "names no device"),
+        ("rpc://board:9190/pi", "it lacks .device=NAME, the device file"),
+        ("rpc://board:9190/pi?device=host&speed=2", "is all that may follow the key"),
+        ("rpc://board:9190/pi?device=host&device=sm8650", "is all that may follow the key"),
+        ("rpc://board:9190/pi?device=hots", "did you mean 'host'"),
+        ("rpc://board:9190/pi?device=rpc://a:1/b%3Fdevice=host", "its device is an address again"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_with_the_form(text: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        load_device(text)

@@ -1,0 +1,135 @@
+"""An artefact on another machine: TVM's RPC tracker hands out a server, which loads, runs and times the library.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import tvm
+from tvm import relax, rpc
+
+from compilers.adapter import CompilerError, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+
+    from compilers.artefact import Artefact
+    from partition import Address
+
+    Array = np.ndarray[Any, Any]
+
+ANSWER_S: Final = 10.0
+"""How long a tracker may take for each answer."""
+_SESSION_S: Final = 900  # a server ends a session that is older, so that a client that hangs does not keep it
+
+
+def connect(address: Address) -> Any:  # noqa: ANN401
+    """Return an RPC session on a server that the tracker has registered under the key.
+
+    Raises:
+        CompilerError: nobody listens, what listens is no tracker, no server is free, or it does not answer.
+    """
+    _knock(address)
+    default = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(ANSWER_S)  # of the tracker's connection; a server's is made in C++ and not by this
+    try:
+        tracker = rpc.connect_tracker(address.host, address.port)
+        _see_free_server(tracker.summary(), address)
+        return tracker.request(address.key, session_timeout=_SESSION_S, max_retry=1)
+    except CompilerError:
+        raise
+    except Exception as error:  # sockets, struct and TVM raise what they like
+        raise CompilerError(f"the RPC tracker of {address} gave no session: {_first_line(error)}") from error
+    finally:
+        socket.setdefaulttimeout(default)
+
+
+def _knock(address: Address) -> None:
+    """See that somebody listens: TVM itself tries for a minute."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise CompilerError(
+            f"no RPC tracker answers at {address.host}:{address.port} ({error}); start one with "
+            f"`python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {address.port}`"
+        ) from error
+
+
+def _see_free_server(summary: Mapping[str, Any], address: Address) -> None:
+    queues = summary["queue_info"]
+    servers = [server for server in summary["server_info"] if server["key"] == f"server:{address.key}"]
+    if not servers:
+        keys, tracker = ", ".join(sorted(queues)) or "none", f"{address.host}:{address.port}"
+        raise CompilerError(
+            f"the tracker at {tracker} has no server under {address.key!r} (keys: {keys}); start one with "
+            f"`python -m tvm.exec.rpc_server --tracker {tracker} --key {address.key}`"
+        )
+    if not queues[address.key]["free"]:
+        raise CompilerError(f"all {len(servers)} servers of {address} are taken; try again when one is free")
+
+
+class RemoteSession(Session):
+    """A Relax virtual machine on the server."""
+
+    here: ClassVar[bool] = False
+
+    def __init__(self, artefact: Artefact, address: Address) -> None:
+        self._address = address
+        self._outputs: list[str] = json.loads(artefact.fact("outputs"))
+        self._inputs: list[tuple[str, list[int], str]] = json.loads(artefact.fact("inputs"))
+        self._machine: Any = None
+        if artefact.main_file.suffix not in (".so", ".tar"):
+            raise CompilerError(f"{artefact.main_file.name} cannot be sent; a library needs a C++ compiler on the PATH")
+        remote = connect(address)
+        with self._calling("load the library"):
+            remote.upload(bytearray(artefact.main_file.read_bytes()), target=artefact.main_file.name)
+            self._device = remote.cpu(0)
+            self._machine = relax.VirtualMachine(remote.load_module(artefact.main_file.name), self._device)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once: arrays by input name in, arrays by output name out."""
+        machine = self._ready(inputs)
+        with self._calling("run the model"):
+            machine.invoke_stateful("main")
+            found = machine.get_outputs("main")
+            arrays = [found] if isinstance(found, tvm.runtime.Tensor) else list(found)
+            return {name: array.numpy() for name, array in zip(self._outputs, arrays, strict=True)}
+
+    def device_times_s(self, inputs: Mapping[str, Array], *, samples: int, calls: int = 1) -> tuple[float, ...]:
+        """Return seconds by the server's clock: each sample the mean of `calls` runs."""
+        machine = self._ready(inputs)
+        with self._calling("time the model"):
+            evaluator = machine.time_evaluator("invoke_stateful", self._device, number=calls, repeat=samples)
+            return tuple(float(seconds) for seconds in evaluator("main").results)
+
+    def close(self) -> None:
+        """Let go of the server; a second call does nothing."""
+        self._machine = None
+
+    def _ready(self, inputs: Mapping[str, Array]) -> Any:  # noqa: ANN401
+        if self._machine is None:
+            raise CompilerError("the TVM session is closed; load the artefact again")
+        with self._calling("take the inputs"):
+            tensors = [tvm.runtime.tensor(inputs[name].astype(dtype), self._device) for name, _, dtype in self._inputs]
+            self._machine.set_input("main", *tensors)
+        return self._machine
+
+    @contextlib.contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
+            raise CompilerError(
+                f"the server of {self._address} could not {what}, or died over it: {_first_line(error)}"
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,195 @@
+"""TVM's RPC over loopback: a real tracker and a real server, and what a user reads when one of them fails."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler, reference_session
+from experiments.pareto import main
+from graphs import Graph, from_proto, random_inputs
+from partition import Segment, load_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TVM = get_compiler("tvm")
+START_S = 60
+
+pytestmark = pytest.mark.skipif(
+    not TVM.available(Action.COMPILE, load_device("host"), "cpu")
+    or any(importlib.util.find_spec(name) is None for name in ("cloudpickle", "tornado")),
+    reason="needs TVM, and for its tracker cloudpickle and tornado",
+)
+
+
+def perceptron() -> onnx.ModelProto:
+    weights = np.random.default_rng(7).normal(0, 0.1, (64, 32)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 32])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def graph() -> Graph:
+    return from_proto(perceptron())
+
+
+@contextlib.contextmanager
+def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1", *arguments]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield started
+    finally:
+        end(started)
+
+
+def end(started: subprocess.Popen[bytes]) -> None:
+    """End a process with the children that it serves its sessions from."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in (*psutil.Process(started.pid).children(recursive=True), psutil.Process(started.pid)):
+            one.send_signal(signal.SIGKILL)
+    started.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], None]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(CompilerError):
+            condition()
+            return
+        time.sleep(0.2)
+    raise TimeoutError
+
+
+@pytest.fixture(scope="module")
+def tracker() -> Iterator[int]:
+    from compilers.tvm import remote
+    from partition import Address
+
+    port = free_port()
+    with process("rpc_tracker", "--port", str(port), "--port-end", str(port + 1)):
+        until(lambda: remote._knock(Address(host="127.0.0.1", port=port, key="")))
+        yield port
+
+
+@contextlib.contextmanager
+def server(tracker: int, key: str) -> Iterator[subprocess.Popen[bytes]]:
+    from tvm import rpc
+
+    port = free_port()
+    where = ("--tracker", f"127.0.0.1:{tracker}", "--port", str(port), "--port-end", str(port + 1))
+    with process("rpc_server", *where, "--key", key) as started:
+
+        def registered() -> None:
+            queues = rpc.connect_tracker("127.0.0.1", tracker).summary()["queue_info"]
+            if not queues.get(key, {}).get("free"):
+                raise CompilerError("not yet")
+
+        until(registered)
+        yield started
+
+
+def compiled(tracker: int, key: str, folder: Path) -> Artefact:
+    device = load_device(f"rpc://127.0.0.1:{tracker}/{key}?device=host")
+    segment = Segment(graph=graph(), device=device, processor="cpu", compiler="tvm", precision="fp32")
+    return compile_segment(segment, folder, Limits(time_s=300))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path_factory.getbasetemp() / "rpc-cache"))
+
+
+def test_the_main_job_measures_by_the_clock_of_the_device(tracker: int, tmp_path: Path) -> None:
+    onnx.save(perceptron(), tmp_path / "perceptron.onnx")
+    address = f"rpc://127.0.0.1:{tracker}/board?device=host"
+    with server(tracker, "board"):
+        asked = ["--device", address, "--precisions", "fp32", "--out", str(tmp_path / "out")]
+        assert main([str(tmp_path / "perceptron.onnx"), *asked]) == 0
+    (file,) = tmp_path.glob("out/perceptron-*/outcomes.jsonl")
+    (row,) = [json.loads(line) for line in file.read_text().splitlines()]  # no other backend reaches it
+    assert (row["status"], row["device"], row["backend"], row["latency_source"]) == ("ok", address, "tvm", "measured")
+    assert row["runs_on"] == f"rpc://127.0.0.1:{tracker}/board"
+    assert row["cosine"] > 0.999999
+    assert row["peak_memory_bytes"] is None
+
+
+def test_a_server_that_dies_in_the_middle_is_told(tracker: int, tmp_path: Path) -> None:
+    artefact = compiled(tracker, "mortal", tmp_path)
+    feed = random_inputs(graph(), 0)
+    with server(tracker, "mortal") as started, TVM.load(artefact) as session:
+        np.testing.assert_allclose(session.run(feed)["y"], reference_session(graph()).run(feed)["y"], atol=1e-5)
+        with pytest.raises(CompilerError, match="are taken; try again"):
+            TVM.load(artefact)
+        threading.Timer(0.5, end, [started]).start()
+        began = time.monotonic()
+        with pytest.raises(CompilerError, match="could not time the model, or died over it"):
+            session.device_times_s(feed, samples=100, calls=10_000_000)
+        assert time.monotonic() - began < 20
+        with pytest.raises(CompilerError, match="died over it"):
+            session.run(feed)
+
+
+def test_a_key_without_a_server_is_answered_with_those_there_are(tracker: int) -> None:
+    from compilers.tvm import remote
+    from partition import Address
+
+    with pytest.raises(CompilerError, match=r"no server under 'nobody' \(keys: .*start one with"):
+        remote.connect(Address(host="127.0.0.1", port=tracker, key="nobody"))
+
+
+def test_a_tracker_that_listens_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compilers.tvm import remote
+    from partition import Address
+
+    monkeypatch.setattr(remote, "ANSWER_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address(host="127.0.0.1", port=mute.getsockname()[1], key="board")
+        began = time.monotonic()
+        with pytest.raises(CompilerError, match="gave no session: timed out"):
+            remote.connect(address)
+        assert time.monotonic() - began < 10
+
+
+def test_where_nobody_listens_the_command_that_starts_a_tracker_is_named() -> None:
+    from compilers.tvm import remote
+    from partition import Address
+
+    with pytest.raises(CompilerError, match=r"start one with `python -m tvm\.exec\.rpc_tracker"):
+        remote.connect(Address(host="127.0.0.1", port=free_port(), key="board"))
+
+
+def test_only_tvm_reaches_a_device_over_rpc() -> None:
+    device = load_device("rpc://127.0.0.1:1/phone?device=sm8650")
+    assert TVM.why_not(Action.RUN, device, "cpu") is None
+    assert "sends nothing to rpc://127.0.0.1:1/phone" in (
+        get_compiler("ort_cpu").why_not(Action.RUN, device, "cpu") or ""
+    )
+    assert "sends nothing to rpc://127.0.0.1:1/phone" in (get_compiler("snpe").why_not(Action.RUN, device, "npu") or "")
