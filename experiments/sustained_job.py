@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import sys
@@ -15,24 +16,26 @@ from experiments import store
 from experiments.evaluator.dynamics import Cost, Machine, Result, Surroundings, Trace, TraceError, parse_trace, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.evaluator.dynamics.compare import Standing, compare_runs, crossover_s, first_ahead_s
-from experiments.frontier import frontier
-from experiments.units import joules, seconds, significant
+from experiments.frontier import certainly_dominated, frontier
+from experiments.units import interval, joules, seconds, significant
 from partition import Device, DeviceError, load_device
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
 _BURST_S: Final = 60.0
 _WINDOW_S: Final = 10.0
 _MOST_REQUESTS: Final = 500_000
+_MOST_BOUND_REQUESTS: Final = 100_000
+_MARKS: Final = {"frontier": "* ", "tie": "~ ", "dominated": "  "}
 _CSV_HEADER: Final = (
-    "candidate", "processor", "backend", "precision", "latency_source", "burst_s", "sustained_s", "p50_s", "p99_s",
-    "p999_s", "burst_j", "sustained_j", "peak_die_c", "peak_outer_c", "throttled_ratio", "wakes", "requests",
-    "unfinished",
-    "burst_standing", "sustained_standing",
+    "candidate", "processor", "backend", "precision", "latency_source", "energy_source", "burst_s", "burst_low_s",
+    "burst_high_s", "sustained_s", "sustained_low_s", "sustained_high_s", "p50_s", "p99_s", "p999_s", "burst_j",
+    "burst_low_j", "burst_high_j", "sustained_j", "sustained_low_j", "sustained_high_j", "peak_die_c",
+    "peak_outer_c", "throttled_ratio", "wakes", "requests", "unfinished", "burst_standing", "sustained_standing",
 )  # fmt: skip
 
 
@@ -42,12 +45,16 @@ class SustainedError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One candidate and its simulated run; `each` inferences were simulated as one request (closed traces only)."""
+    """One candidate and its simulated run; `each` inferences were simulated as one request (closed traces only).
+
+    `bounds` are the runs at the low and at the high end of the row's latency and energy.
+    """
 
     name: str
     row: store.Row
     result: Result
     each: int
+    bounds: tuple[Run, ...] = ()
 
     def mean_s(self, until_s: float = math.inf) -> float | None:
         """Return the mean latency of one inference."""
@@ -59,6 +66,11 @@ class Run:
         done = int((result.finish_s <= until_s).sum()) * self.each
         spent_j = float(result.power_w[result.time_s <= until_s + 1e-9].sum() * result.step_s)
         return spent_j / done if done else None
+
+    def spread(self, of: Callable[[Run], float | None]) -> tuple[float | None, float | None]:
+        """Return the smallest and the largest value over this run and its bounds; a faster one may get hotter."""
+        values = [value for run in (self, *self.bounds) if (value := of(run)) is not None]
+        return (min(values), max(values)) if values else (None, None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     except (DeviceError, TraceError) as error:
         raise SustainedError(str(error)) from error
     folder, rows = evaluated_rows(options, device)
-    runs, notes = simulate_all(rows, device, trace, options, console)
+    runs, notes = simulate_all(rows, device, trace, options, console, bounds=True)
     if not runs:
         console.print("no candidate can be simulated; the reasons are above", style="bold")
         return 1
@@ -121,46 +133,99 @@ def _evaluate(options: argparse.Namespace) -> Path:
 
 
 def simulate_all(
-    rows: Sequence[store.Row], device: Device, trace: Trace, options: argparse.Namespace, console: Console
+    rows: Sequence[store.Row],
+    device: Device,
+    trace: Trace,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    bounds: bool = False,
 ) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """Simulate every row on its machine; return the runs, fastest row first, and what was assumed."""
+    """Simulate every row on its machine; return the runs, fastest row first, and what was assumed.
+
+    With `bounds` each is simulated at the ends of its intervals, too.
+    """
     runs: list[Run] = []
     notes: dict[str, None] = {}
-    around = Surroundings(
-        ambient_c=((0.0, options.ambient),), supply=((0.0, options.supply),), altitude_m=options.altitude
-    )
     for row in sorted(rows, key=lambda r: r.latency_s or 0.0):
-        name = " ".join(filter(None, [row.backend, row.processor, row.precision, row.options]))
         try:
-            made = assemble(device, row, policy=options.policy)
+            found, assumptions = _simulated(row, device, trace, options, bounds=bounds)
         except DynamicsError as error:
             console.print(f"left out: {error}", style="yellow", highlight=False, markup=False)
             continue
-        each = _each(made.machine, trace, 60.0 * options.minutes)
-        result = simulate(
-            _grouped(made.machine, each), trace, horizon_s=60.0 * options.minutes, surroundings=around,
-            seed=options.seed,
-        )  # fmt: skip
-        runs.append(Run(name=name, row=row, result=_per_inference(result, each), each=each))
-        notes.update(dict.fromkeys(made.assumptions))
-        console.print(f"simulated {name}: {result.requests * each} inferences", style="dim", highlight=False)
+        runs.append(found)
+        notes.update(dict.fromkeys(assumptions))
+        console.print(
+            f"simulated {found.name}: {found.result.requests * found.each} inferences", style="dim", highlight=False
+        )
     return tuple(runs), tuple(notes)
 
 
-def _each(machine: Machine, trace: Trace, horizon_s: float) -> int:
-    """Return how many inferences of a closed trace to simulate as one, so that a run keeps to half a million."""
+def _simulated(
+    row: store.Row, device: Device, trace: Trace, options: argparse.Namespace, *, bounds: bool
+) -> tuple[Run, tuple[str, ...]]:
+    name = " ".join(filter(None, [row.backend, row.processor, row.precision, row.options]))
+    horizon_s = 60.0 * options.minutes
+    around = Surroundings(
+        ambient_c=((0.0, options.ambient),), supply=((0.0, options.supply),), altitude_m=options.altitude
+    )
+
+    def one(variant: store.Row, most: int) -> tuple[Run, tuple[str, ...]]:
+        made = assemble(device, variant, policy=options.policy)
+        each = _each(made.machine, trace, horizon_s, most)
+        machine = _grouped(made.machine, each)
+        result = simulate(machine, trace, horizon_s=horizon_s, surroundings=around, seed=options.seed)
+        return Run(name=name, row=variant, result=_per_inference(result, each), each=each), made.assumptions
+
+    typical, assumptions = one(row, _MOST_REQUESTS)
+    ends = _bounds(row) if bounds else ()
+    return dataclasses.replace(typical, bounds=tuple(one(end, _MOST_BOUND_REQUESTS)[0] for end in ends)), assumptions
+
+
+def _bounds(row: store.Row) -> tuple[store.Row, ...]:
+    """Return the row at the low and at the high end of its latency and energy; all its parts move alike."""
+    assert row.latency_s, "a row without a latency was left out before"
+    assert row.energy_j, "a row without an energy was left out before"
+    ends = ((row.latency_low_s, row.energy_low_j), (row.latency_high_s, row.energy_high_j))
+    return tuple(
+        _scaled(row, (row.latency_s if latency_s is None else latency_s) / row.latency_s,
+                (row.energy_j if energy_j is None else energy_j) / row.energy_j)
+        for latency_s, energy_j in ends
+    )  # fmt: skip
+
+
+def _scaled(row: store.Row, latency_ratio: float, energy_ratio: float) -> store.Row:
+    def energies(parts: Mapping[str, float] | None) -> Mapping[str, float] | None:
+        return parts and {cause: joules * energy_ratio for cause, joules in parts.items()}
+
+    segments_s, segments_j = row.segment_latency_s, row.segment_energy_parts_j
+    return dataclasses.replace(
+        row,
+        latency_s=(row.latency_s or 0.0) * latency_ratio,
+        energy_j=(row.energy_j or 0.0) * energy_ratio,
+        energy_parts_j=energies(row.energy_parts_j),
+        segment_latency_s=segments_s and tuple(seconds * latency_ratio for seconds in segments_s),
+        segment_energy_parts_j=segments_j and tuple(map(energies, segments_j)),
+    )
+
+
+def _each(machine: Machine, trace: Trace, horizon_s: float, most: int) -> int:
+    """Return how many inferences of a closed trace to simulate as one, so that a run keeps to so many requests."""
     if trace.arrivals_s is not None:
         return 1
-    return max(1, math.ceil(horizon_s / machine.cost.latency_s() / _MOST_REQUESTS))
+    return max(1, math.ceil(horizon_s / machine.whole_cost().latency_s() / most))
 
 
 def _grouped(machine: Machine, each: int) -> Machine:
-    cost = machine.cost
-    grouped = Cost(
+    others = tuple(dataclasses.replace(part, cost=_times(part.cost, each)) for part in machine.others)
+    return dataclasses.replace(machine, cost=_times(machine.cost, each), others=others)
+
+
+def _times(cost: Cost, each: int) -> Cost:
+    return Cost(
         compute_s=cost.compute_s * each, fixed_s=cost.fixed_s * each, compute_j=cost.compute_j * each,
         memory_j=cost.memory_j * each, static_w=cost.static_w,
     )  # fmt: skip
-    return dataclasses.replace(machine, cost=grouped)
 
 
 def _per_inference(result: Result, each: int) -> Result:
@@ -199,27 +264,27 @@ def _report(runs: Sequence[Run], notes: Sequence[str], device: Device, out: Path
 def _lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     lines = [_line(run) for run in runs]
     for when in ("burst", "sustained"):
-        points = np.array([[line[f"{when}_s"], line[f"{when}_j"]] for line in lines]).reshape(-1, 2)
-        for line, on in zip(lines, frontier(points), strict=True):
-            line[f"{when}_standing"] = "frontier" if on else "dominated"
+        cube = np.array(
+            [[[line[f"{when}{end}_{unit}"] for unit in "sj"] for end in ("", "_low", "_high")] for line in lines]
+        ).reshape(-1, 3, 2)
+        on, beaten = frontier(cube[:, 0]), certainly_dominated(cube[:, 1], cube[:, 2])
+        for line, is_on, is_beaten in zip(lines, on, beaten, strict=True):
+            line[f"{when}_standing"] = "frontier" if is_on else "dominated" if is_beaten else "tie"
     return lines
 
 
 def _line(run: Run) -> dict[str, Any]:
     result = run.result
-    return {
+    line: dict[str, Any] = {
         "candidate": run.name,
         "processor": run.row.processor,
         "backend": run.row.backend,
         "precision": run.row.precision,
         "latency_source": run.row.latency_source,
-        "burst_s": run.mean_s(_BURST_S),
-        "sustained_s": run.mean_s(),
+        "energy_source": run.row.energy_source,
         "p50_s": result.quantile_s(0.5),
         "p99_s": result.quantile_s(0.99),
         "p999_s": result.quantile_s(0.999),
-        "burst_j": run.energy_j(_BURST_S),
-        "sustained_j": run.energy_j(),
         "peak_die_c": float(result.temperatures_c[:, 0].max()),
         "peak_outer_c": float(result.temperatures_c[:, -1].max()),
         "throttled_ratio": result.throttled_ratio,
@@ -227,6 +292,11 @@ def _line(run: Run) -> dict[str, Any]:
         "requests": result.requests * run.each,
         "unfinished": result.unfinished,
     }
+    for when, until_s in (("burst", _BURST_S), ("sustained", math.inf)):
+        line[f"{when}_s"], line[f"{when}_j"] = run.mean_s(until_s), run.energy_j(until_s)
+        line[f"{when}_low_s"], line[f"{when}_high_s"] = run.spread(lambda r, t=until_s: r.mean_s(t))  # type: ignore[misc]
+        line[f"{when}_low_j"], line[f"{when}_high_j"] = run.spread(lambda r, t=until_s: r.energy_j(t))  # type: ignore[misc]
+    return line
 
 
 def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -238,23 +308,30 @@ def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
     for heading in headings:
         table.add_column(heading, no_wrap=True)
     for line in lines:
-        marks = ["* " if line[f"{when}_standing"] == "frontier" else "  " for when in ("burst", "sustained")]
+        marks = [_MARKS[line[f"{when}_standing"]] for when in ("burst", "sustained")]
         table.add_row(
             line["candidate"],
-            marks[0] + seconds(line["burst_s"]),
-            marks[1] + seconds(line["sustained_s"]),
+            marks[0] + _bounded(line, "burst", "s"),
+            marks[1] + _bounded(line, "sustained", "s"),
             seconds(line["p99_s"]),
             seconds(line["p999_s"]),
-            joules(line["burst_j"]),
-            joules(line["sustained_j"]),
+            _bounded(line, "burst", "j"),
+            _bounded(line, "sustained", "j"),
             f"{significant(line['peak_die_c'])} degC",
             f"{significant(line['peak_outer_c'])} degC",
             f"{line['throttled_ratio']:.0%}",
         )
     console.print(table)
     console.print(
-        "* on the frontier of mean latency and energy; energy counts idling too; all of it is simulated", style="dim"
+        "* on the frontier of mean latency and energy   ~ cannot be told from it   energy counts idling too; all of it"
+        " is simulated, with the intervals of the rows' latency and energy",
+        style="dim",
     )
+
+
+def _bounded(line: Mapping[str, Any], when: str, unit: str) -> str:
+    write = seconds if unit == "s" else joules
+    return interval(*(write(line[f"{when}{end}_{unit}"]) for end in ("", "_low", "_high")))
 
 
 def _print_standing(standing: Standing, runs: Sequence[Run], console: Console) -> None:
@@ -264,8 +341,23 @@ def _print_standing(standing: Standing, runs: Sequence[Run], console: Console) -
     else:
         when = _when(standing, {run.name: run.result for run in runs})
         console.print(f"fastest in the first minute: {first}; over all of it: {last}, {when}", highlight=False)
-    for text in _overtakings(runs)[:5]:
+    for name, until_s, what in ((first, _BURST_S, "in the first minute"), (last, math.inf, "over all of it")):
+        tied = _tied(runs, name, until_s)
+        if tied:
+            console.print(f"by the intervals a tie with {name} {what}: {', '.join(tied)}", highlight=False)
+    for text in _overtakings(runs):
         console.print(f"  {text}", highlight=False, markup=False)
+
+
+def _tied(runs: Sequence[Run], winner: str, until_s: float) -> list[str]:
+    """List who may be as fast as the winner: the intervals overlap."""
+    spreads = {run.name: run.spread(lambda r: r.mean_s(until_s)) for run in runs}
+    highest = spreads[winner][1]
+    return [
+        name
+        for name, (low, _) in spreads.items()
+        if name != winner and low is not None and highest is not None and low <= highest
+    ]
 
 
 def _when(standing: Standing, results: Mapping[str, Result]) -> str:
@@ -283,5 +375,17 @@ def _overtakings(runs: Sequence[Run]) -> list[str]:
         for behind in ordered[i + 1 :]:
             when = crossover_s(ahead.result, behind.result, _WINDOW_S)
             if when is not None and when >= _BURST_S:
-                found.append((when, f"{behind.name} overtakes {ahead.name} at minute {when / 60:.3g}"))
-    return [text for _, text in sorted(found)]
+                found.append((when, f"{behind.name} overtakes {ahead.name} at minute {when / 60:.3g}", ahead, behind))
+    return [f"{text}{_certainty(ahead, behind)}" for _, text, ahead, behind in sorted(found, key=lambda f: f[0])[:5]]
+
+
+def _certainty(ahead: Run, behind: Run) -> str:
+    """Say between which minutes they cross wherever in their intervals both are, or that they may not cross at all."""
+    if not ahead.bounds:
+        return ""
+    pairs = itertools.product((ahead, *ahead.bounds), (behind, *behind.bounds))
+    times = [crossover_s(a.result, b.result, _WINDOW_S) for a, b in pairs]
+    if any(when is None or when < _BURST_S for when in times):
+        return "; elsewhere in their intervals they do not cross: a tie"
+    known = [when / 60 for when in times if when is not None]
+    return f" ({min(known):.3g} to {max(known):.3g}, anywhere in their intervals)"

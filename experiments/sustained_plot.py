@@ -35,11 +35,15 @@ def draw_sustained(
     figure, axes = plt.subplots(2, 2, figsize=(12.5, 8.2), layout="constrained")
     results = {run.name: run.result for run in shown}
     _latency(axes[0][0], results, standing)
+    _bands(axes[0][0], shown)
     _temperatures(axes[0][1], results)
     _clock_and_power(axes[1][0], results)
     _frontiers(axes[1][1], runs, lines)
     left_out = f", {len(runs) - len(shown)} more candidates only bottom right" if len(runs) > len(shown) else ""
-    figure.suptitle(f"{device.title}: {shown[0].row.model}, {shown[0].result.title} (simulated{left_out})", fontsize=12)
+    figure.suptitle(
+        f"{device.title}: {shown[0].row.model}, {shown[0].result.title} (simulated; shade, bars: intervals{left_out})",
+        fontsize=12,
+    )
     save(figure, stem)
 
 
@@ -103,8 +107,25 @@ def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | Non
         axis.set_yscale("log")
     else:
         axis.set_ylim(0, 1.25 * max(values))
-    _dress(axis, "latency", "s")
+    _dress(axis, "latency")
+    _ticks(axis, "y", "s", axis.get_ylim())
     axis.legend(fontsize=8, loc="best", edgecolor="none", framealpha=0.85)
+
+
+def _bands(axis: Axes, runs: Sequence[Run]) -> None:
+    """Shade between the ends of each run's interval, and let the axis reach over it."""
+    top, bottom = axis.get_ylim()[1], axis.get_ylim()[0]
+    for colour, run in zip(_COLOURS, runs, strict=False):
+        curves = [
+            dict(zip(*r.result.windows(max(1.0, r.result.horizon_s / _POINTS)), strict=True))
+            for r in (run, *run.bounds)
+        ]
+        ends = sorted(set.intersection(*(set(curve) for curve in curves)))
+        low, high = ([bound(curve[end] for curve in curves) for end in ends] for bound in (min, max))
+        axis.fill_between([end / 60 for end in ends], low, high, color=colour, alpha=0.13, lw=0)
+        top, bottom = max(top, *high), min(bottom, *low)
+    axis.set_ylim(bottom, 1.05 * top)
+    _ticks(axis, "y", "s", axis.get_ylim())
 
 
 def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
@@ -115,7 +136,7 @@ def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
             axis.plot(time, temperatures[:, -1], color=colour, lw=1.2, ls="--")
     names = next(iter(results.values())).node_names
     axis.set_title(f"solid: {names[0]}" + (f", dashed: {names[-1]}" if len(names) > 1 else ""), fontsize=9)
-    _dress(axis, "temperature (degC)", None)
+    _dress(axis, "temperature (degC)")
 
 
 def _clock_and_power(axis: Axes, results: Mapping[str, Result]) -> None:
@@ -127,7 +148,7 @@ def _clock_and_power(axis: Axes, results: Mapping[str, Result]) -> None:
         power_axis.plot(time, power[:, 0], color=colour, lw=1.0, ls=":")
     axis.set_ylim(0, 1.08)
     axis.set_title("solid: clock, dotted: power", fontsize=9)
-    _dress(axis, "clock (share of the fastest)", None)
+    _dress(axis, "clock (share of the fastest)")
     power_axis.set_ylabel("power (W)", fontsize=9)
     power_axis.set_ylim(bottom=0)
     power_axis.tick_params(labelsize=8)
@@ -149,10 +170,8 @@ def _frontiers(axis: Axes, runs: Sequence[Run], lines: Sequence[Mapping[str, Any
         )
     for when, style, colour in (("burst", "--", "#56B4E9"), ("sustained", "-", "#D55E00")):
         face = "white" if when == "burst" else colour
-        axis.plot(
-            [line[f"{when}_s"] for line in lines], [line[f"{when}_j"] for line in lines], "o", color=colour,
-            markerfacecolor=face, ms=6,
-        )  # fmt: skip
+        for line in lines:
+            _point(axis, line, when, colour=colour, face=face)
         on = sorted((x[f"{when}_s"], x[f"{when}_j"]) for x in lines if x[f"{when}_standing"] == "frontier")
         label = "first minute" if when == "burst" else "all of it"
         axis.step(*zip(*on, strict=True), where="post", color=colour, ls=style, lw=1.4, label=f"frontier, {label}")
@@ -165,11 +184,28 @@ def _frontiers(axis: Axes, runs: Sequence[Run], lines: Sequence[Mapping[str, Any
                 textcoords="offset points",
                 fontsize=7,
             )
-    _dress(axis, "energy per inference, idling included", "J")
-    _ticks(axis, "x", "s", [line[k] for line in lines for k in ("burst_s", "sustained_s")])
-    _ticks(axis, "y", "J", [line[k] for line in lines for k in ("burst_j", "sustained_j")])
+    _dress(axis, "energy per inference, idling included")
+    ends = [f"{when}_{end}" for when in ("burst", "sustained") for end in ("low", "high")]
+    _ticks(axis, "x", "s", [line[f"{end}_s"] for line in lines for end in ends])
+    _ticks(axis, "y", "J", [line[f"{end}_j"] for line in lines for end in ends])
     axis.set_xlabel("mean latency", fontsize=9)
     axis.legend(fontsize=8, frameon=False)
+
+
+def _point(axis: Axes, line: Mapping[str, Any], when: str, *, colour: str, face: str) -> None:
+    x, y = line[f"{when}_s"], line[f"{when}_j"]
+    axis.errorbar(
+        x,
+        y,
+        xerr=[[x - line[f"{when}_low_s"]], [line[f"{when}_high_s"] - x]],
+        yerr=[[y - line[f"{when}_low_j"]], [line[f"{when}_high_j"] - y]],
+        fmt="o",
+        color=colour,
+        markerfacecolor=face,
+        ms=6,
+        elinewidth=0.6,
+        alpha=0.8,
+    )
 
 
 def _moved(before: float, after: float) -> float:
@@ -187,16 +223,10 @@ def _ticks(axis: Axes, direction: str, unit: str, values: Sequence[float]) -> No
     target.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
 
 
-def _dress(axis: Axes, label: str, unit: str | None) -> None:
-    from matplotlib.ticker import FuncFormatter
-
+def _dress(axis: Axes, label: str) -> None:
     axis.set_xlabel("minutes", fontsize=9)
     axis.set_ylabel(label, fontsize=9)
     axis.tick_params(labelsize=8)
-    if unit is not None:
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
-        if axis.get_yscale() == "log":
-            axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
     axis.grid(visible=True, color="#dddddd", linewidth=0.5)
     axis.set_axisbelow(True)
 

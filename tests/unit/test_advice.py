@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ from experiments.advice.choice import Demands, choose
 from experiments.advice.examples import Work, dense_layers, make_examples
 from experiments.advice.tree import Leaf, cross_validated, decide, describe, learn
 from experiments.advise import main
-from experiments.evaluator.dynamics import Trace, poisson, simulate
+from experiments.evaluator.dynamics import Cost, Machine, RcChain, Trace, poisson, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.sustained import main as sustained
-from experiments.sustained_job import Run
+from experiments.sustained_job import Run, _overtakings, _tied
 from partition import Device, Figure, load_device
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def split_row(**changes: object) -> store.Row:
         "segments": 3, "segment_processors": ("cpu", "npu", "cpu"), "segment_latency_s": (4e-4, 1e-3, 6e-4),
         "segment_energy_parts_j": (parts[0], parts[1], {}), "energy_parts_j": both,
     }  # fmt: skip
-    return row("x", "cpu+npu", 2.1e-3, **{**fields, **changes})
+    return dataclasses.replace(row("d", "cpu+npu", 2.1e-3), **{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_a_split_plan_wakes_all_of_its_processors_and_each_part_follows_its_own_clock() -> None:
@@ -197,6 +198,50 @@ def test_the_commands_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {path.name for path in made.iterdir()} == {
         "sustained.png", "sustained.svg", "sustained.csv", "assumptions.json",
     }  # fmt: skip
+
+
+def replayed(name: str, schedule: tuple[tuple[float, float], ...], compute_s: float, off: float) -> Run:
+    """A run whose latency follows a schedule, with bounds that are `off` to either side."""
+    chain = RcChain(names=("die",), capacities_j_per_k=(20.0,), resistances_k_per_w=(2.0,))
+
+    def one(ratio: float) -> Run:
+        machine = Machine(cost=Cost(compute_s=compute_s * ratio), chain=chain, schedule=schedule)
+        result = simulate(machine, Trace(title="closed", arrivals_s=None), horizon_s=600.0)
+        return Run(name=name, row=row("x", "npu", compute_s), result=result, each=1)
+
+    return dataclasses.replace(one(1.0), bounds=(one(1.0 - off), one(1.0 + off)))
+
+
+def test_where_the_ranking_crosses_is_certain_only_outside_of_the_intervals() -> None:
+    falls = ((0.0, 1.0), (180.0, 196 / 260), (360.0, 196 / 330))
+    first, last = replayed("A", falls, 0.196, 0.02), replayed("B", (), 0.217, 0.02)
+    assert _overtakings([first, last]) == ["B overtakes A at minute 3 (3 to 3, anywhere in their intervals)"]
+    assert _tied([first, last], "A", 60.0) == []
+    wide = replayed("B", (), 0.217, 0.2)
+    assert _overtakings([first, wide]) == [
+        "B overtakes A at minute 3; elsewhere in their intervals they do not cross: a tie"
+    ]
+    assert _tied([first, wide], "A", 60.0) == ["B"]
+
+
+def test_intervals_reach_the_table_of_a_long_run(tmp_path: Path) -> None:
+    near = {"latency_low_s": 2.5e-4, "latency_high_s": 2e-3}
+    folder = stored(
+        tmp_path / "run", row("a", "npu", 5e-4, **near), row("b", "cpu", 6e-4, **near), row("c", "cpu", 3e-1),
+        split_row(),
+    )  # fmt: skip
+    assert sustained([folder, "--device", "sa8255p", "--trace", "periodic:2/s", "--minutes", "2"]) == 0
+    made = next((tmp_path / "run" / "sustained").iterdir())
+    with (made / "sustained.csv").open(newline="") as file:
+        lines = {line["backend"]: line for line in csv.DictReader(file)}
+    for line in lines.values():
+        for unit in ("s", "j"):
+            low, typical, high = (float(line[f"sustained{end}_{unit}"]) for end in ("_low", "", "_high"))
+            assert low <= typical <= high
+    assert lines["a"]["burst_standing"] == "frontier"
+    assert lines["b"]["burst_standing"] == "tie"
+    assert lines["c"]["burst_standing"] == "dominated"
+    assert lines["d"]["processor"] == "cpu+npu"
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def _heat_path(device: Device, stand_in: Device, notes: list[str]) -> tuple[RcCh
     covered = {trip.node for trip in trips}
     added = tuple(trip for trip in stand_in.thermal.trips if trip.node in names and trip.node not in covered)
     notes.extend(
-        f"{device.name} gives no trip for its {trip.node}: {trip.at_c.value:g} degC is assumed ({trip.at_c.note})"
+        f"{device.name} gives no trip for its {trip.node}: {trip.at_c.value:g} degC is assumed{_why(trip.at_c)}"
         for trip in added
     )
     for trip in trips:
@@ -146,6 +146,10 @@ def _heat_path(device: Device, stand_in: Device, notes: list[str]) -> tuple[RcCh
         resistances_k_per_w=tuple(node.resistance_k_per_w.value for node in nodes),
     )
     return chain, tuple(_trip(trip, chain) for trip in (*trips, *added))
+
+
+def _why(figure: Figure) -> str:
+    return f" ({figure.note})" if figure.note else ""
 
 
 def _path_text(nodes: Sequence[ThermalNode]) -> str:
