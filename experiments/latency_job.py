@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compilers import Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
+from experiments.environment import environment
+from experiments.evaluator import Meter, find_meter
 from experiments.evaluator.modes import (
     Dispatch,
     Duel,
@@ -24,7 +26,9 @@ from experiments.evaluator.modes import (
     sustained,
 )
 from experiments.evaluator.noise import autocorrelation, effective_samples
-from experiments.units import interval, seconds
+from experiments.evaluator.run import metered
+from experiments.store import write_json
+from experiments.units import interval, joules, seconds
 from graphs import Calibration, Graph, GraphError, from_proto, load, quantise, random_inputs, zoo
 from partition import Segment, load_device
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from compilers import Session
+    from experiments.evaluator.power.window import MeasuredEnergy
 
 _STEADY_BUDGET_S = 10.0
 _CALIBRATION_BATCHES = 2
@@ -49,6 +54,8 @@ class _Measured:
     profile: Profile
     burst_s: tuple[float, ...]
     sustained: Sustained
+    energy: MeasuredEnergy | None
+    no_energy: str
 
 
 def run(options: argparse.Namespace) -> int:
@@ -65,9 +72,11 @@ def run(options: argparse.Namespace) -> int:
     limits = Limits(time_s=600.0 + 2 * options.sustained)
     first = _compiled(options.backend, graph, options, limits)
     if options.against is None:
+        meter = find_meter("cpu")
         settings = (options.idle, options.sustained, options.offset)
-        measured = in_child(_measure, first, feed, settings, limits=limits)
-        _print_measured(first, measured)
+        measured = in_child(_measure, first, feed, settings, meter, limits=limits)
+        _print_measured(first, measured, meter)
+        _store(graph.name, first, measured, options)
         return 0
     second = _compiled(options.against, graph, options, limits)
     found = in_child(_duel, first, second, feed, (options.offset, options.seed), limits=limits)
@@ -144,7 +153,19 @@ def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limi
     return compile_segment(segment, options.out / "build", limits)
 
 
-def _measure(artefact: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[float, float, int]) -> _Measured:
+def _store(name: str, artefact: Artefact, measured: _Measured, options: argparse.Namespace) -> None:
+    """Keep every raw sample beside the results of the other commands."""
+    path = options.out / f"latency-{name}-{artefact.compiler}-{artefact.precision}.json"
+    about = {"offset_bytes": options.offset, "seed": options.seed, "compile_s": artefact.compile_s}
+    write_json(
+        path, {**environment([], [artefact.compiler]), "command": sys.argv, **about, **dataclasses.asdict(measured)}
+    )
+    print(f"raw samples: {path}")
+
+
+def _measure(
+    artefact: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[float, float, int], meter: Meter | str
+) -> _Measured:
     """Measure in this fresh process; buffers are placed here, since their address does not survive a pipe."""
     idle_s, sustained_s, offset = settings
     placed = {name: aligned(array, offset_bytes=offset) for name, array in feed.items()}
@@ -156,11 +177,11 @@ def _measure(artefact: Artefact, feed: dict[str, NDArray[Any]], settings: tuple[
             return session.run(placed)
 
         found = profile(call, idle_s=idle_s, budget_s=_STEADY_BUDGET_S)
+        in_burst_s = burst(call)
+        slow = sustained(call, duration_s=sustained_s, window_s=sustained_s / 20)
+        energy, no_energy = (None, meter) if isinstance(meter, str) else metered(meter, call)
         return _Measured(
-            load_s=load_s,
-            profile=found,
-            burst_s=burst(call),
-            sustained=sustained(call, duration_s=sustained_s, window_s=sustained_s / 20),
+            load_s=load_s, profile=found, burst_s=in_burst_s, sustained=slow, energy=energy, no_energy=no_energy
         )
 
 
@@ -179,7 +200,7 @@ def _loaded(artefact: Artefact) -> Session:
     return session
 
 
-def _print_measured(artefact: Artefact, measured: _Measured) -> None:
+def _print_measured(artefact: Artefact, measured: _Measured, meter: Meter | str) -> None:
     found, samples = measured.profile, measured.profile.samples
     latency = samples.latency()
     print(f"compile      {seconds(artefact.compile_s)} (cached artefacts keep their first time)")
@@ -202,8 +223,19 @@ def _print_measured(artefact: Artefact, measured: _Measured) -> None:
         f"sustained    {seconds(slow.medians_s[-1])} at the end of {seconds(slow.window_s * 20)}:"
         f" {slow.slowdown:.2f} times the start"
     )
+    print(f"energy       {_energy(measured, meter)}")
     for warning in samples.warnings():
         print(f"note: {warning}")
+
+
+def _energy(measured: _Measured, meter: Meter | str) -> str:
+    energy = measured.energy
+    if energy is None or isinstance(meter, str):
+        return f"not measured: {measured.no_energy}"
+    return (
+        f"{joules(energy.gross_j)} (+- {joules(energy.uncertainty_j)}) with idling, {joules(energy.net_j)} above idle;"
+        f" {meter.title}, {energy.samples} readings over {seconds(energy.window_s)}"
+    )
 
 
 def _print_duel(first: Artefact, second: Artefact, found: Duel) -> None:

@@ -89,7 +89,7 @@ def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | Non
     for colour, (name, result) in zip(_COLOURS, results.items(), strict=False):
         end, mean = result.windows(max(1.0, result.horizon_s / _POINTS))
         whole = result.mean_s()
-        axis.plot(end / 60, mean, color=colour, lw=1.5, label=f"{name}: mean {seconds(whole)}")
+        axis.plot(end / 60, mean, color=colour, lw=1.5, label=f"{name}: mean {seconds(whole)}{_won(name, standing)}")
         if whole is not None:
             axis.axhline(whole, color=colour, lw=0.8, ls=":")
     if standing is not None and standing.crossover_s is not None:
@@ -110,6 +110,13 @@ def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | Non
     _dress(axis, "latency")
     _ticks(axis, "y", "s", axis.get_ylim())
     axis.legend(fontsize=8, loc="best", edgecolor="none", framealpha=0.85)
+
+
+def _won(name: str, standing: Standing | None) -> str:
+    """Say of a curve that it wins the burst or the long run, where those are two."""
+    if standing is None or standing.burst_winner == standing.sustained_winner:
+        return ""
+    return {standing.burst_winner: ", burst winner", standing.sustained_winner: ", sustained winner"}.get(name, "")
 
 
 def _bands(axis: Axes, runs: Sequence[Run]) -> None:

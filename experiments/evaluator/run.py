@@ -75,7 +75,7 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | 
         outputs = session.run(feed)
         here = on_device and session.here
         peak = process.memory_info().rss - before if here else None
-        energy, no_energy = _energy(meter, lambda: session.run(feed)) if timed and meter and here else (None, "")
+        energy, no_energy = metered(meter, lambda: session.run(feed)) if timed and meter and here else (None, "")
     return Run(
         outputs={name: np.asarray(array) for name, array in outputs.items()},
         samples=timed,
@@ -85,8 +85,8 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | 
     )
 
 
-def _energy(meter: Meter, call: Callable[[], object]) -> tuple[MeasuredEnergy | None, str]:
-    """Measure apart from the latency: reading a sensor disturbs the clock."""
+def metered(meter: Meter, call: Callable[[], object]) -> tuple[MeasuredEnergy | None, str]:
+    """Return the energy of a call, or None and why not; apart from any latency, since reading disturbs the clock."""
     try:
         return meter.measure(call), ""
     except (SensorError, WindowError) as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,12 @@ def model(tmp_path: Path) -> str:
 def test_one_backend_in_all_states(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([model, "--idle", "0.02", "--sustained", "0.2", "--out", str(tmp_path / "out"), "--offset", "64"]) == 0
     out = capsys.readouterr().out
-    for state in ("compile", "load", "cold", "steady", "after idle", "burst of 20", "sustained"):
+    for state in ("compile", "load", "cold", "steady", "after idle", "burst of 20", "sustained", "energy"):
         assert f"\n{state}" in f"\n{out}"
+    stored = json.loads((tmp_path / "out" / "latency-matmul-ort_cpu-fp32.json").read_text())
+    assert stored["offset_bytes"] == 64
+    assert len(stored["profile"]["samples"]["steady_s"]) >= 10
+    assert stored["energy"] is not None or stored["no_energy"]
 
 
 def test_a_backend_against_itself(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
