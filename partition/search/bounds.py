@@ -52,16 +52,29 @@ class Weigher:
 
     def run(self, weights: Floats) -> Pass:
         """Do one backward pass for all rows of `weights`; unreachable ends have infinite cost to go."""
-        to_go = np.full((self.graph.states, len(weights)), np.inf)
-        best = np.zeros((self.graph.states, len(weights)), np.int32)
+        to_go, best = self._pass(self._cost.astype(float) @ weights.T)
+        points, paths = self._follow(best) if np.isfinite(to_go[0]).all() else (np.zeros((0, 2), np.int64), [])
+        return Pass(weights=weights, to_go=to_go, points=points, paths=paths)
+
+    def priced(self, decisions: Floats, weights: Floats) -> tuple[Floats, list[list[int]]]:
+        """Return the least totals, and a plan of each, when decision d costs `decisions[:, d]` above its weighted cost.
+
+        One total per row of `decisions` and `weights`.
+        """
+        extra = np.append(decisions, np.zeros((len(decisions), 1)), axis=1)  # decision -1 is none
+        to_go, best = self._pass(self._cost.astype(float) @ weights.T + extra[:, self._what].T)
+        return to_go[0], self._follow(best)[1]
+
+    def _pass(self, price: Floats) -> tuple[Floats, Indices]:
+        """Go backward once for every column of arc prices: the least to go per state, and the arc that it takes."""
+        to_go = np.full((self.graph.states, price.shape[1]), np.inf)
+        best = np.zeros((self.graph.states, price.shape[1]), np.int32)
         to_go[-1] = 0.0
-        price = self._cost.astype(float) @ weights.T
         cuts = np.searchsorted(self._state, self.graph.bounds)
         for low, high in zip(cuts[-2::-1], cuts[:0:-1], strict=True):
             if low < high:
                 self._settle(slice(low, high), price, to_go, best)
-        points, paths = self._follow(best) if np.isfinite(to_go[0]).all() else (np.zeros((0, 2), np.int64), [])
-        return Pass(weights=weights, to_go=to_go, points=points, paths=paths)
+        return to_go, best
 
     def _settle(self, part: slice, price: Floats, to_go: Floats, best: Indices) -> None:
         """Choose the best arc of every state of one level: its arcs lead to levels settled before."""

@@ -12,27 +12,37 @@ anywhere is never worse, so dominance in every component is exact; the number of
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from partition.search.bounds import Weigher
 from partition.search.encode import Encoded
 from partition.search.frontier import NO_LIMITS, Effort, Frontier, search
 from partition.search.general import nondominated
 from partition.search.infeasible import unplaceable
 from partition.search.lazy import cover_gaps
+from partition.search.makespan import Lines, Relaxation
 from partition.search.pieces import pieces_of_nodes
 from partition.search.plans import Hopeless
-from partition.search.problem import ProblemError
+from partition.search.problem import ProblemError, Space, TooWide
 from partition.search.residency import Residency
 from partition.search.scheme import scheme_for
+from partition.search.states import AdditiveStates
+from partition.search.timetable import Timetable, Timetables, placing_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from partition.search.arrays import Ints
     from partition.search.problem import Problem
 
 BEAM: Final = 8_000
+MOST_MOVE_STATES: Final = 60_000
+NARROW: Final = 300  # once the beam was passed: then local search finds more than wide layers do
+STARTS: Final = 12  # plans of the sequential frontier that local search starts from
 RANGES: Final = 200  # of energy, from each of which a thinned layer keeps the soonest
 
 
@@ -65,8 +75,8 @@ def search_parallel(problem: Problem, *, contention: float = 1.0, beam: int = BE
     """Return the Pareto-optimal (makespan, energy) schedules of the model above.
 
     `contention` >= 1 multiplies every node's duration. Exact as long as no more than `beam` partial schedules of
-    one size are non-dominated; beyond that the rest is dropped, and the result's `gap_ratio` says how much better
-    a schedule that began like a dropped one could be at most.
+    one size are non-dominated. Beyond that local search finds complete schedules, a narrow beam goes on, and the
+    result's `gap_ratio` says how much better any other schedule could be at most.
     """
     if contention < 1:
         raise ProblemError(f"contention {contention} is below 1; it can only slow a node down")
@@ -90,6 +100,7 @@ class _Schedules(Residency):
         self.shortest = np.where(encoded.allowed, self.duration, never).min(1)
         self.frugal = np.where(encoded.allowed, self.energy, never).min(1)
         self.tail = self._tails()
+        self.tables = Timetables(self, self.duration, self.energy, self.processor_of)
         self.decided: list[tuple[Ints, Ints]] = []
         self.dropped: list[Ints] = []
 
@@ -101,23 +112,34 @@ class _Schedules(Residency):
         return tails
 
     def solve(self) -> Frontier:
-        """Go through the layers of node sets and keep what is not dominated."""
+        """Go through the layers of node sets and keep what is not dominated.
+
+        When a layer first passes the beam, better complete schedules are sought: they cut off more, and what they
+        leave open is proved by the lines that no schedule passes.
+        """
         key, labels = self._begin()
         layer = {key: labels}
-        known, plans = self._known()
-        hopeless = Hopeless(known)
+        known, lines = self.tables.run_all(self._sequential()), None
+        hopeless = Hopeless(_costs(known))
         stored = 1
         for _ in self.after:
-            layer = self._thin(self._next(layer, hopeless))
+            layer = self._next(layer, hopeless)
+            if lines is None and _size(layer) > self.beam:
+                known, lines = self._improved(known)
+                self.beam = min(self.beam, NARROW)
+                hopeless = Hopeless(_costs(known))
+                filtered = {key: self._filter(key, [labels], hopeless) for key, labels in layer.items()}
+                layer = {key: labels for key, labels in filtered.items() if len(labels.rows)}
+            layer = self._thin(layer)
             for labels in layer.values():
                 labels.first = stored
                 self.decided.append((labels.before, labels.what))
                 stored += len(labels.rows)
-        return self._answer(layer, stored, known, plans)
+        return self._answer(layer, stored, known, lines)
 
     def _thin(self, layer: dict[_Key, _Labels]) -> dict[_Key, _Labels]:
         """Keep at most `beam` labels, the soonest of each range of energy, and note what the others could be."""
-        if sum(len(labels.rows) for labels in layer.values()) <= self.beam:
+        if _size(layer) <= self.beam:
             return layer
         corners = np.concatenate([self._corner(key, labels.rows) for key, labels in layer.items()])
         rank = np.lexsort((corners[:, 0], corners[:, 1])).argsort() * RANGES // len(corners)
@@ -249,29 +271,74 @@ class _Schedules(Residency):
                 latest = np.maximum(latest, rows[:, k])
         return np.asarray(latest)
 
-    def _known(self) -> tuple[Ints, list[list[int]]]:
-        """Schedule the plans of the sequential frontier in their order: complete schedules, and their decisions."""
-        problem = self.encoded.problem
-        # A piece lists the operators inside coarser nodes; the first of each stands for its node.
-        first = {problem.members.get(name, (name,))[0]: name for name in problem.nodes}
-        points, paths = [], []
-        for plan in search(problem):
-            steps = [
-                (self.encoded.node_index[first[n]], problem.places.index(p.place))
-                for p in plan.segments
-                for n in p.nodes
-                if n in first
-            ]
-            key, labels = self._begin()
-            for node, place in steps:
-                key, labels = self._schedule(key, labels, node, place)
-            points.append((int(self._delivered(key, labels.rows)[0]), int(labels.rows[0, len(self.processors)])))
-            paths.append([node * len(problem.places) + place for node, place in steps])
-        return np.array(points), paths
+    def _improved(self, known: list[Timetable]) -> tuple[list[Timetable], Lines]:
+        """Improve complete schedules by local search, from the placings of the lines too; and those lines."""
+        makespan, energy = (abs(a - b) for a, b in zip(_costs(known)[0], _costs(known)[-1], strict=True))
+        scale = makespan / energy if makespan and energy else known[0].makespan / max(known[0].energy, 1)
+        relaxed = Relaxation(
+            self.duration, self.energy, self.encoded.allowed, self.processor_of, self.after, self._moves()
+        )
+        lines = relaxed.lines(scale, self._soonest())
+        placings = [*map(placing_of, known), *lines.placings]
+        return self.tables.front(placings, scale, lines.between), lines
 
-    def _answer(self, layer: dict[_Key, _Labels], stored: int, known: Ints, plans: list[list[int]]) -> Frontier:
+    def _moves(self) -> Weigher | None:
+        """Return the states of where tensors are, whose arcs cost their moves alone; None when they are too many."""
+        bare = copy.copy(self.encoded)
+        bare.node_cost, bare.dispatch = np.zeros_like(bare.node_cost), np.zeros_like(bare.dispatch)
+        bare.__dict__.pop("pays_dispatch", None)
+        try:
+            graph = AdditiveStates(bare, self.scheme, one_order=True).build()
+        except TooWide:
+            return None
+        return Weigher(graph) if graph.states <= MOST_MOVE_STATES else None
+
+    def _sequential(self) -> list[list[int]]:
+        """Return the placings of the sequential frontier, some of many; where there is none, each node's fastest."""
+        problem = self.encoded.problem
+        placings = [np.where(self.encoded.allowed, self.duration, _NEVER).argmin(1).tolist()]
+        # A piece lists the operators inside coarser nodes; the first of each stands for its node.
+        first = {problem.members.get(name, (name,))[0]: n for n, name in enumerate(problem.nodes)}
+        found = search(problem, space=Space.ORDER_CUTS)
+        for index in sorted({round(i * (len(found) - 1) / (STARTS - 1)) for i in range(STARTS)}):
+            placing = [0] * len(problem.nodes)
+            for piece in found[index].segments:
+                for name in piece.nodes:
+                    if name in first:
+                        placing[first[name]] = problem.places.index(piece.place)
+            placings.append(placing)
+        return placings
+
+    def _soonest(self) -> int:
+        """Bound the makespan by the longest way to any node when every node and every move on it is at its best."""
+        encoded, homes = self.encoded, self.encoded.place_home
+        made: dict[int, Ints] = {}
+        ends = []
+        for node in range(len(self.after)):
+            begin = np.zeros(len(homes), np.int64)
+            for t in self.inputs[node]:
+                begin = np.maximum(begin, self._arrival(t, made))
+            end = np.where(encoded.allowed[node], begin + self.duration[node], _NEVER)
+            ends.append(int(end.min()))
+            made.update(dict.fromkeys(self.outputs[node], end))
+        return max(ends)
+
+    def _arrival(self, t: int, made: dict[int, Ints]) -> Ints:
+        """Return per place the soonest that a tensor can be there, wherever it was made."""
+        homes, source = self.encoded.place_home, self.encoded.problem.tensors[t].source
+        if t in made:
+            ways = [[made[t][p] + self.encoded.move(t, a, b)[0] for b in homes] for p, a in enumerate(homes)
+                    if made[t][p] < _NEVER]  # fmt: skip
+            return np.asarray(np.array(ways).min(0))
+        if source is None:
+            return np.zeros(len(homes), np.int64)
+        return np.array([self.encoded.move(t, self.encoded.homes.index(source), home)[0] for home in homes])
+
+    def _answer(
+        self, layer: dict[_Key, _Labels], stored: int, known: Sequence[Timetable], lines: Lines | None
+    ) -> Frontier:
         """Join the known schedules and those found; a known one may have cut off all that begin like it."""
-        points, numbers = [known], [-1 - np.arange(len(known))]
+        points, numbers = [_costs(known)], [-1 - np.arange(len(known))]
         for key, labels in layer.items():
             points.append(np.stack([self._delivered(key, labels.rows), labels.rows[:, len(self.processors)]], axis=1))
             numbers.append(labels.first + np.arange(len(labels.rows)))
@@ -281,7 +348,9 @@ class _Schedules(Residency):
         what = np.concatenate([_ZERO - 1, *(w for _, w in self.decided)])
 
         def path(number: int) -> list[int]:
-            return plans[-1 - number] if number < 0 else _back(number, before, what)
+            if number >= 0:
+                return _back(number, before, what)
+            return [node * len(self.encoded.problem.places) + place for node, place in known[-1 - number].steps]
 
         return Frontier(
             objectives=("latency", "energy"),
@@ -291,14 +360,19 @@ class _Schedules(Residency):
             pieces=lambda decisions: pieces_of_nodes(self.encoded, decisions, regroup=False),
             space=f"all schedules of single dispatches, contention x{self.contention:g} as the worst case",
             effort=Effort(states=len(self.decided), arcs=0, labels=stored),
-            gap_ratio=self._gap(rows[kept]),
+            gap_ratio=self._gap(rows[kept], lines),
         )
 
-    def _gap(self, points: Ints) -> float:
-        """Return how far the found schedules are at most from what the dropped ones could have become."""
-        if not self.dropped:
+    def _gap(self, points: Ints, lines: Lines | None) -> float:
+        """Return how far the found schedules are at most from any other: one that begins like a dropped one.
+
+        Both what the dropped ones could have become and the lines that no schedule passes prove a ratio.
+        """
+        if not self.dropped or lines is None:
             return 0.0
-        return max(float(cover_gaps(points.astype(float), np.concatenate(self.dropped).astype(float)).max()), 0.0)
+        corners = np.concatenate(self.dropped).astype(float)
+        ordered = points[np.argsort(points[:, 0])]
+        return min(max(float(cover_gaps(points.astype(float), corners).max()), 0.0), lines.gap(ordered))
 
 
 def _back(label: int, before: Ints, what: Ints) -> list[int]:
@@ -309,4 +383,13 @@ def _back(label: int, before: Ints, what: Ints) -> list[int]:
     return path[::-1]
 
 
+def _costs(known: Sequence[Timetable]) -> Ints:
+    return np.array([(t.makespan, t.energy) for t in known])
+
+
+def _size(layer: dict[_Key, _Labels]) -> int:
+    return sum(len(labels.rows) for labels in layer.values())
+
+
 _ZERO: Final = np.zeros(1, np.int64)
+_NEVER: Final = np.iinfo(np.int64).max // 4

@@ -390,3 +390,37 @@ def test_parallel_schedules_are_those_of_brute_force(rng: Random) -> None:
         assert sorted(node for piece in plan.segments for node in piece.nodes) == sorted(problem.nodes)
     thin = search_parallel(problem, beam=1)
     assert cover_gaps(thin.costs, result.costs).max() <= thin.gap_ratio + 1e-9
+
+
+def wide_problem(rng: Random, branches: int) -> Problem:
+    """A stem, branches of two nodes on two places of like speed, and a join."""
+    nodes = ["stem", *(f"{k}{i}" for i in range(branches) for k in "ab"), "join"]
+    edges = [("stem", f"a{i}") for i in range(branches)] + [(f"a{i}", f"b{i}") for i in range(branches)]
+    readers: dict[str, list[str]] = {"stem": [], **{n: [] for n in nodes[1:-1]}}
+    for start, stop in [*edges, *((f"b{i}", "join") for i in range(branches))]:
+        readers[start].append(stop)
+    where = (Place(processor="p0"), Place(processor="p1"))
+    return Problem(
+        nodes=tuple(nodes),
+        tensors=tuple(
+            Tensor(name=f"t{n}", size_bytes=rng.randint(0, 3), producer=n, consumers=tuple(r))
+            for n, r in readers.items()
+        ),
+        places=where,
+        transfers={(a.home, b.home): random_transfer(rng) for a in where for b in where if a != b},
+        costs={
+            (n, p): Cost(latency_s=rng.randint(5, 30) * NANO, energy_j=rng.randint(1, 30) * NANO)
+            for n in nodes
+            for p in where
+        },
+    )
+
+
+@settings(few, max_examples=12)
+@given(rng=rngs)
+def test_a_narrow_parallel_search_is_as_near_as_it_says(rng: Random) -> None:
+    problem = wide_problem(rng, 3)
+    truth, narrow = search_parallel(problem), search_parallel(problem, beam=2)
+    assert truth.gap_ratio == 0
+    assert cover_gaps(narrow.costs, truth.costs).max() <= narrow.gap_ratio + 1e-9
+    assert narrow.gap_ratio < 1.5
