@@ -1,6 +1,7 @@
 """Exact split search: every Pareto-optimal partition of a graph over places, and the space it is exact in."""
 
 from partition.search.baselines import Baselines, Strategy
+from partition.search.convex import convex_gap, lazy_convex, search_convex
 from partition.search.cover import certified_cover
 from partition.search.frontier import Effort, Frontier, frontier, search, search_segments
 from partition.search.intervals import SegmentTable, additive_table, segments
@@ -48,10 +49,13 @@ __all__ = [
     "additive_table",
     "certified_cover",
     "coarsen",
+    "convex_gap",
     "cover_gaps",
     "frontier",
+    "lazy_convex",
     "lazy_frontier",
     "search",
+    "search_convex",
     "search_parallel",
     "search_segments",
     "segments",

@@ -83,7 +83,7 @@ class _Knowledge:
             if cost is not None:
                 self.true.set(same, cost)
                 self.scale = min(
-                    self.scale, _undercut(self.true.rows[same][self.fields], self.bounds.rows[same][self.fields])
+                    self.scale, undercut(self.true.rows[same][self.fields], self.bounds.rows[same][self.fields])
                 )
 
     def optimistic(self) -> SegmentTable:
@@ -91,7 +91,7 @@ class _Knowledge:
         return SegmentTable(np.where(self.known[..., None], self.true.rows, self.bounds.rows * self.scale))
 
 
-def _undercut(true: Floats, bound: Floats) -> float:
+def undercut(true: Floats, bound: Floats) -> float:
     """Return the factor by which a bound was too high, 1 when it held."""
     # The tables are rounded to whole ns and nJ, so a bound may be half a step above what it bounds.
     wrong = true < bound * (1 - 1e-9) - 0.5e-9
@@ -126,8 +126,8 @@ def lazy_frontier(
         rounds += 1
         hoped = search_segments(problem, known.optimistic(), objectives=objectives, constraints=constraints)
         real = _real(problem, known, objectives, constraints)
-        gap, open_points = _proof(hoped, real, gap_ratio)
-        wanted = _unknown(hoped, known, open_points)
+        gap, points = open_points(hoped, real, gap_ratio)
+        wanted = _unknown(hoped, known, points)
         room = len(wanted) if max_calls is None else max(max_calls - known.calls, 0)
         if not wanted or not room:
             return LazyFrontier(
@@ -152,13 +152,13 @@ def _real(
         return None
 
 
-def _proof(hoped: Frontier, real: Frontier | None, allowed: float) -> tuple[float, list[int]]:
+def open_points(hoped: Frontier, real: Frontier | None, allowed: float) -> tuple[float, list[int]]:
     """Return the proven gap and the optimistic points that no known plan matches within `allowed`."""
     if real is None:
         return np.inf, _spread(hoped.costs, allowed)
     gaps = cover_gaps(real.costs, hoped.costs)
-    open_points = np.flatnonzero(gaps > allowed + ROUNDING)
-    return float(max(gaps.max(), 0.0)), open_points[_spread(hoped.costs[open_points], allowed)].tolist()
+    points = np.flatnonzero(gaps > allowed + ROUNDING)
+    return float(max(gaps.max(), 0.0)), points[_spread(hoped.costs[points], allowed)].tolist()
 
 
 ROUNDING: Final = 1e-12

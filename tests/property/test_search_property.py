@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +23,12 @@ from partition.search import (
     Space,
     Tensor,
     Transfer,
+    convex_gap,
     cover_gaps,
+    lazy_convex,
     lazy_frontier,
     search,
+    search_convex,
     search_parallel,
     search_segments,
     segments,
@@ -32,7 +36,6 @@ from partition.search import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from random import Random
 
 NANO = 1e-9
 SCALE = {"latency": 1e9, "energy": 1e9, "memory": 1, "error": 1e9, "period": 1e9}
@@ -424,3 +427,159 @@ def test_a_narrow_parallel_search_is_as_near_as_it_says(rng: Random) -> None:
     assert truth.gap_ratio == 0
     assert cover_gaps(narrow.costs, truth.costs).max() <= narrow.gap_ratio + 1e-9
     assert narrow.gap_ratio < 1.5
+
+
+class SetCosts:
+    """A cost for every set of nodes on every place, no sum of anything, made up when it is first asked for."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self.problem, self.seed = problem, seed
+        self.asked = 0
+
+    def __call__(self, place: Place, nodes: tuple[str, ...]) -> Cost | None:
+        self.asked += 1
+        draw = Random(f"{self.seed} {place} {sorted(nodes)}")
+        if len(nodes) > 1 and draw.random() < 0.1:
+            return None
+        return random_cost(draw)
+
+    def bound(self, place: Place, nodes: tuple[str, ...]) -> Cost | None:
+        true = SetCosts(self.problem, self.seed)(place, nodes)
+        if true is None:
+            return Cost(latency_s=NANO, energy_j=NANO)
+        return replace(true, latency_s=true.latency_s // (2 * NANO) * NANO, energy_j=true.energy_j // (2 * NANO) * NANO)
+
+
+def convex_plans(problem: Problem, cost: SetCosts) -> Iterator[Total]:
+    """Evaluate every way to put convex segments one after the other, by sets of nodes that grow."""
+    before = {n: {t.producer for t in problem.tensors if n in t.consumers and t.producer} for n in problem.nodes}
+
+    def extend(done: frozenset[str], parts: tuple[tuple[Place, tuple[str, ...]], ...]) -> Iterator[Total]:
+        if len(done) == len(problem.nodes):
+            yield _plan_total(problem, parts, cost)
+            return
+        left = [n for n in problem.nodes if n not in done]
+        for size in range(1, len(left) + 1):
+            for part in itertools.combinations(left, size):
+                grown = done | set(part)
+                if all(before[n] <= grown for n in part):
+                    for place in problem.places:
+                        taken = all(place not in problem.refusals.get(n, {}) for n in part)
+                        if taken and cost(place, part) is not None:
+                            yield from extend(grown, (*parts, (place, part)))
+
+    yield from extend(frozenset(), ())
+
+
+def _plan_total(problem: Problem, parts: tuple[tuple[Place, tuple[str, ...]], ...], cost: SetCosts) -> Total:
+    total, where = Total(), {}
+    for place, nodes in parts:
+        answer = cost(place, nodes)
+        assert answer is not None
+        total.add(answer, place)
+        where.update(dict.fromkeys(nodes, place))
+    total.segments = len(parts)
+    add_moves(problem, where, total)
+    return total
+
+
+@settings(many, max_examples=80)
+@given(rng=rngs, kinds=st.sampled_from(PAIRS))
+def test_set_costs_over_all_convex_cuts_are_those_of_brute_force(rng: Random, kinds: tuple[str, ...]) -> None:
+    problem = random_problem(rng, 5, places=2)
+    costs = SetCosts(problem, rng.randint(0, 10**6))
+    truth = front(total.point(kinds) for total in convex_plans(problem, costs))
+    if not truth:
+        with pytest.raises(Infeasible):
+            search_convex(problem, costs, objectives=kinds)
+        return
+    result = search_convex(problem, costs, objectives=kinds)
+    assert found(result.costs, kinds) == truth
+    for plan in result:
+        total = _plan_total(problem, tuple((p.place, p.nodes) for p in plan.segments), costs)
+        assert (total.latency, total.energy) == (round(plan.latency_s * 1e9), round(plan.energy_j * 1e9))
+
+
+@settings(few, max_examples=6)
+@given(rng=rngs)
+def test_set_costs_of_nine_nodes_with_branches(rng: Random) -> None:
+    problem = wide_problem(rng, 3) if rng.random() < 0.5 else _ladder(rng)
+    costs = SetCosts(problem, rng.randint(0, 10**6))
+    truth = front(_by_sets(problem, costs))
+    assert found(search_convex(problem, costs).costs, ("latency", "energy")) == truth
+
+
+def _ladder(rng: Random) -> Problem:
+    """Nine nodes: a chain of four and one of five, joined at the end."""
+    problem = wide_problem(rng, 1)
+    nodes = tuple(f"n{i}" for i in range(9))
+    after = {0: (1,), 1: (2,), 2: (3,), 3: (8,), 4: (5,), 5: (6,), 6: (7,), 7: (8,)}
+    return replace(
+        problem,
+        nodes=nodes,
+        tensors=tuple(
+            Tensor(name=f"t{i}", size_bytes=2, producer=nodes[i], consumers=tuple(nodes[j] for j in js))
+            for i, js in after.items()
+        ),
+        costs={(n, p): random_cost(rng) for n in nodes for p in problem.places},
+    )
+
+
+def _by_sets(problem: Problem, cost: SetCosts) -> Iterator[tuple[int, int]]:
+    """Go through all chains of node sets, keeping per set and placing of its nodes what is not dominated."""
+    before = {n: {t.producer for t in problem.tensors if n in t.consumers and t.producer} for n in problem.nodes}
+    states: dict[tuple[frozenset[str], tuple[tuple[str, Place], ...]], set[tuple[int, int]]] = {
+        (frozenset(), ()): {(0, 0)}
+    }
+    for size in range(len(problem.nodes)):
+        for (done, where), points in [item for item in states.items() if len(item[0][0]) == size]:
+            left = [n for n in problem.nodes if n not in done]
+            for count in range(1, len(left) + 1):
+                for part in itertools.combinations(left, count):
+                    grown = done | set(part)
+                    if not all(before[n] <= grown for n in part):
+                        continue
+                    for place in problem.places:
+                        answer = cost(place, part)
+                        if answer is None:
+                            continue
+                        key = (grown, tuple(sorted([*where, *((n, place) for n in part)], key=str)))
+                        latency, energy = round(answer.latency_s * 1e9), round(answer.energy_j * 1e9)
+                        more = {(a + latency, b + energy) for a, b in points}
+                        states[key] = set(front(states.get(key, set()) | more))
+    for (done, where), points in states.items():
+        if len(done) == len(problem.nodes):
+            moves = Total()
+            add_moves(problem, dict(where), moves)
+            yield from ((a + moves.latency, b + moves.energy) for a, b in points)
+
+
+@few
+@given(rng=rngs, share=st.sampled_from([0.0, 0.3]))
+def test_lazy_set_costs_are_exact_or_within_their_gap(rng: Random, share: float) -> None:
+    problem = random_problem(rng, 5, places=2)
+    costs = SetCosts(problem, rng.randint(0, 10**6))
+    try:
+        exact = search_convex(problem, costs)
+    except Infeasible:
+        return
+    lazy = lazy_convex(problem, costs.bound, costs, gap_ratio=share)
+    assert lazy.frontier is not None
+    assert lazy.oracle_calls <= lazy.possible_calls
+    assert lazy.gap_ratio <= share + 1e-9
+    assert cover_gaps(lazy.frontier.costs, exact.costs).max() <= share + 1e-9
+
+
+@few
+@given(rng=rngs)
+def test_the_gap_to_all_convex_cuts_is_never_too_small(rng: Random) -> None:
+    problem = random_problem(rng, 5, places=2)
+
+    def dearer(place: Place, nodes: tuple[str, ...]) -> Cost:
+        parts = [problem.costs[node, place] for node in nodes] + [problem.dispatch[place]]
+        more = Random(f"{place} {sorted(nodes)}").randint(0, 4) * NANO
+        return Cost(latency_s=sum(c.latency_s for c in parts) + more, energy_j=sum(c.energy_j for c in parts) + more)
+
+    ordered = search_segments(problem, SegmentTable.of(problem, dearer))
+    exact = search_convex(problem, dearer)
+    assert cover_gaps(ordered.costs, exact.costs).max() <= convex_gap(problem, ordered) + 1e-9
