@@ -359,6 +359,37 @@ def lower_bounds(
     return SegmentTable(table.rows)
 
 
+def set_bounds(
+    graph: Graph,
+    device: Device,
+    problem: Problem,
+    is_exact: Callable[[Place], bool],
+    lowered: Mapping[str, tuple[int, int]] | None = None,
+) -> Callable[[Place, tuple[str, ...]], Cost]:
+    """Bound the cost of any set of the problem's nodes as `lower_bounds` does that of the runs of one order."""
+    work = {node.name: (node.macs or 0, node.weight_bytes or 0) for node in graph.nodes()}
+    outputs = {spec.name for spec in graph.outputs()}
+    near: dict[str, list[Tensor]] = {name: [] for name in problem.nodes}
+    for t in problem.tensors:
+        for name in dict.fromkeys([*t.consumers, *([] if t.producer is None else [t.producer])]):
+            near[name].append(t)
+
+    def bound(place: Place, nodes: tuple[str, ...]) -> Cost:
+        inside, coded = frozenset(nodes), lowered is not None and is_int8(place)
+        table = lowered if coded and lowered is not None else work
+        macs, weights = (sum(table[m][k] for m in members(problem, nodes)) for k in (0, 1))
+        border = sum(
+            t.size_bytes
+            for t in {t.name: t for name in nodes for t in near[name]}.values()
+            if t.producer not in inside or t.name in outputs or not inside.issuperset(t.consumers)
+        )
+        traffic = weights + border * (CODED_SHARE if coded else 1.0)
+        latency, energy = _least(device, place, np.array(float(macs)), np.array(traffic), exact=is_exact(place))
+        return Cost(latency_s=float(latency), energy_j=float(energy))
+
+    return bound
+
+
 def _sums_of_work(problem: Problem, work: Mapping[str, tuple[int, int]]) -> tuple[Array, Array]:
     """Sum MACs and weight bytes of every segment [start, stop)."""
     rows = np.array([[sum(w) for w in zip(*(work[m] for m in members(problem, [n])), strict=True)]

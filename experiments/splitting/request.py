@@ -216,10 +216,11 @@ def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> N
         and options.mode == "parallel",
         "--oracle compile takes no --costs: it asks the compilers": options.oracle == "compile"
         and options.costs is not None,
-        "peak memory and --oracle compile need a cost per segment, which --space units and order have": (
-            memory or options.oracle == "compile"
-        )
+        "peak memory needs a cost per segment, which --space units and order have": memory
         and options.where not in {"units", "order"},
+        "--oracle compile needs a cost per segment, which --space units, order and convex have": options.oracle
+        == "compile"
+        and options.where == "layers",
         "peak memory comes from the model, so not with --oracle compile": memory and options.oracle == "compile",
         "--gap is for --oracle compile, or for latency and energy without other constraints than --pin": options.gap > 0
         and options.oracle == "model"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
-from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s
+from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s, set_bounds
 from experiments.splitting.oracle import CompileOracle, structural_key
 from partition.search import (
     Baselines,
@@ -20,6 +21,7 @@ from partition.search import (
     Solution,
     Transfer,
     certified_cover,
+    lazy_convex,
     lazy_frontier,
     search,
     search_parallel,
@@ -164,15 +166,14 @@ def _by_compiles(
         transfers={pair: _handover(t) for pair, t in request.problem.transfers.items()},
     )
     oracle = CompileOracle(request.part, request.device, problem, context, tell)
-    lazy = lazy_frontier(
-        problem,
-        lower_bounds(
-            request.variant,
-            request.device,
-            problem,
-            _modelled_by(request),
-            None if request.mixer is None else int8_work(request.mixer),
-        ),
+    about = (request.variant, request.device, problem, _modelled_by(request))
+    lowered = None if request.mixer is None else int8_work(request.mixer)
+    ask: Callable[..., LazyFrontier]
+    if request.options.where == "convex":
+        ask = partial(lazy_convex, problem, set_bounds(*about, lowered))
+    else:
+        ask = partial(lazy_frontier, problem, lower_bounds(*about, lowered))
+    lazy = ask(
         oracle,
         gap_ratio=request.options.gap,
         max_calls=request.options.max_compiles,

@@ -135,6 +135,34 @@ def test_costs_by_compiling_agree_with_what_the_plans_come_to(branched: Path, tm
     assert float(done["energy_j"]) == pytest.approx(float(done["predicted_energy_j"]), rel=1e-3)
 
 
+def test_costs_by_compiling_over_all_convex_cuts(branched: Path, tmp_path: Path) -> None:
+    pins = [f"--pin={node}={'cpu' if node == 'B' else 'npu'}" for node in NODES]
+    assert main([str(branched), "--oracle", "compile", "--space", "convex", "--verify", "1", *pins]) == 0
+    run = the_run(tmp_path)
+    search = json.loads((run / "search.json").read_text())
+    assert search["space"] == "all convex cuts"
+    assert search["gap_ratio"] == 0
+    (done,) = lines(run / "verified.csv")
+    assert float(done["latency_s"]) == pytest.approx(float(done["predicted_latency_s"]), rel=1e-3)
+
+
+def test_int8_and_float_mix_in_one_plan(branched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(branched), "--precisions", "int8,fp16", "--objectives", "latency,energy,error"]
+    assert main([*arguments, "--pin", "B=cpu", "--pin", "A=npu", "--verify", "2"]) == 0
+    run = the_run(tmp_path)
+    plans = lines(run / "plans.csv")
+    mixed = [p for p in plans if "int8" in p["places"] and "fp" in p["places"]]
+    assert mixed
+    assert all(float(p["sqnr_db"]) > 0 for p in mixed)
+    done = [v for v in lines(run / "verified.csv") if v["status"] == "ok"]
+    assert len(done) == min(2, len(plans))
+    for one in done:
+        assert float(one["sqnr_db"]) > 20
+    assert "predicted" in capsys.readouterr().out
+    assert main([*arguments, "--min-sqnr", "200", "--deadline", "1e-9"]) == 1
+    assert "deadline" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("mode", ["pipelined", "parallel"])
 def test_other_modes_name_their_space(branched: Path, tmp_path: Path, mode: str) -> None:
     costs = costs_file(tmp_path / "t6.json")
@@ -192,7 +220,12 @@ BAD = [
     (["--objectives", "latency,period"], "--mode pipelined"),
     (["--objectives", "latency,memory", "--space", "convex"], "--space units and order"),
     (["--mode", "parallel", "--max-segments", "2"], "--mode parallel"),
-    (["--oracle", "compile", "--space", "convex"], "--space units and order"),
+    (["--oracle", "compile", "--space", "layers"], "--space units, order and convex"),
+    (["--precisions", "int8,fp16", "--objectives", "latency,memory"], "peak memory is that of one precision"),
+    (["--objectives", "latency,error"], "--precisions int8,fp16"),
+    (["--min-sqnr", "20"], "--precisions int8,fp16"),
+    (["--precisions", "int8,fp16", "--costs", "t4.onnx"], "one precision"),
+    (["--precisions", "int8,fp16", "--device", "a17_pro"], "needs two places"),
     (["--gap", "0.1", "--deadline", "1"], "--gap is for"),
     (["--max-compiles", "3"], "--max-compiles is for"),
     (["--pin", "Z=cpu"], "no node 'Z'"),
