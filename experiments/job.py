@@ -22,6 +22,7 @@ from experiments.candidates import (
     variants,
     whole_graph,
 )
+from experiments.compatibility import known_bad
 from experiments.environment import environment
 from experiments.evaluator import (
     NOT_METERED,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
+
+    from partition import Plan
 
 _CALIBRATION_BATCHES: Final = 4
 _PROTOCOL: Final = 3  # part of every row's key: raise it when the way of measuring changes
@@ -329,7 +332,7 @@ def _evaluate_all(
     measured: list[tuple[Candidate, tuple[Artefact, ...]]] = []
 
     def first_step(candidate: Candidate) -> tuple[Artefact, ...] | Evaluation | Failure:
-        artefacts = compile_plan(candidate.plan, context)
+        artefacts = _refused(candidate.plan) or compile_plan(candidate.plan, context)
         if isinstance(artefacts, Failure) or is_measured(candidate.plan):
             return artefacts
         return evaluate(candidate.plan, artefacts, context)
@@ -355,6 +358,22 @@ def _evaluate_all(
             result = evaluate(candidate.plan, artefacts, context)
             progress.done(candidate, result)
             yield stored(candidate, result)
+
+
+def _refused(plan: Plan) -> Failure | None:
+    """Refuse a plan whose backend is installed in versions that are known to be bad together."""
+    for index, segment in enumerate(plan.segments):
+        reason = known_bad(segment.compiler)
+        if reason is not None:
+            return Failure(
+                plan_digest=plan.digest,
+                segment=index,
+                compiler=segment.compiler,
+                action="compile",
+                reason=reason,
+                log="",
+            )
+    return None
 
 
 def _as_completed(futures: Mapping[Future[Any], Candidate]) -> Iterator[Future[Any]]:
