@@ -50,7 +50,7 @@ def choose(runs: Sequence[Run], demands: Demands, device: Device) -> Choice:
         reasons = [f"{run.name} {refusals[run.name]}" for run in sorted(runs, key=_p99)[:3]]
         return Choice(run=None, sentences=(f"Nothing meets the demands; the nearest is {nearest.name}.", *reasons))
     best = _best(able, demands)
-    sentences = [_headline(best), *_against_fastest(best, runs, refusals)]
+    sentences = [_headline(best), *_against_fastest(best, runs, refusals), *_ties(best, able)]
     for processor in dict.fromkeys(run.row.processor for run in runs if run.row.processor != best.row.processor):
         rival = _best([run for run in runs if run.row.processor == processor], Demands())
         sentences.append(_why_not(best, rival, refusals[rival.name], device))
@@ -99,6 +99,20 @@ def _against_fastest(best: Run, runs: Sequence[Run], refusals: dict[str, str | N
         return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), but {reason}."]
     saved = 1.0 - _energy(best) / _energy(fastest)
     return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), and takes {saved:.0%} more energy to no use."]
+
+
+def _ties(best: Run, able: Sequence[Run]) -> list[str]:
+    """Name who may be as fast: the intervals of the rows' latencies overlap, whatever the simulation adds to both."""
+    low_s, high_s = _interval(best)
+    others = [
+        run.name for run in able if run is not best and _interval(run)[0] <= high_s and _interval(run)[1] >= low_s
+    ]
+    return [f"By the intervals of their latencies {', '.join(others)} may be as fast: a tie."] if others else []
+
+
+def _interval(run: Run) -> tuple[float, float]:
+    row, typical_s = run.row, run.row.latency_s or float("inf")
+    return row.latency_low_s or typical_s, row.latency_high_s or typical_s
 
 
 def _why_not(best: Run, rival: Run, refusal: str | None, device: Device) -> str:

@@ -73,10 +73,10 @@ class PlanSession(Session):
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Run every segment once."""
-        tensors = dict(inputs)
+        made: Arrays = {}
         for step, session in zip(self._steps, self._sessions, strict=True):
-            tensors |= session.run({name: tensors[name] for name in step.inputs})
-        return {name: np.asarray(array) for name, array in tensors.items() if name not in self._read}
+            made |= session.run({name: made[name] if name in made else inputs[name] for name in step.inputs})
+        return {name: np.asarray(array) for name, array in made.items() if name not in self._read}
 
     def close(self) -> None:
         """Close the segments' sessions."""

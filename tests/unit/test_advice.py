@@ -87,6 +87,16 @@ def test_a_deadline_leaves_the_least_energy_and_a_cap_leaves_out() -> None:
     assert "against a cap of" in capped.sentences[1]
 
 
+def test_a_rival_whose_interval_overlaps_is_called_a_tie() -> None:
+    trace = poisson(5.0, 60.0, 0)
+    best = run_of(row("best", "npu", 1e-3, latency_low_s=0.9e-3, latency_high_s=1.2e-3), trace)
+    near = run_of(row("near", "npu", 1.3e-3, latency_low_s=1.1e-3, latency_high_s=1.5e-3), trace)
+    far = run_of(row("far", "npu", 3e-3, latency_low_s=2e-3, latency_high_s=4e-3), trace)
+    text = " ".join(choose([best, near, far], Demands(), DEVICE).sentences)
+    assert "By the intervals of their latencies near npu may be as fast: a tie." in text
+    assert "a tie" not in " ".join(choose([best, far], Demands(), DEVICE).sentences)
+
+
 def test_waking_up_and_falling_behind_are_named() -> None:
     runs = [run_of(row("a", "npu", 5e-4), poisson(1.0, 60.0, 0)), run_of(row("b", "cpu", 3e-3), poisson(1.0, 60.0, 0))]
     text = " ".join(choose(runs, Demands(), DEVICE).sentences)
