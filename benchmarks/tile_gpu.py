@@ -19,6 +19,7 @@ from benchmarks.tile_npu import rank_correlation
 from graphs import zoo
 from partition import load_device
 from partition.tile import gpu_machine, layers_of, search_gpu
+from partition.tile.validation import MODELS as WHOLE
 from partition.tile.validation import Validation, digest, write_validations
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def against_measured(path: Path, *, write: bool) -> None:
             flush=True,
         )
         found.append(Validation(
-            figures=digest(machine), processor=unit, precision="fp16", truth=TRUTH, held_out="whole models",
+            figures=digest(machine), processor=unit, precision="fp16", truth=TRUTH, held_out=WHOLE,
             samples=len(names), error_median=_rounded(np.median(np.abs(errors))),
             error_p90=_rounded(np.quantile(np.abs(errors), 0.9)),
             rank_correlation=_rounded(rank_correlation(truth, predicted)), fitted=fitted,

@@ -13,7 +13,7 @@ import numpy as np
 from graphs import zoo
 from partition import Segment, load_device
 from partition.tile import Layer, NpuMachine, NpuTile, TileError, evaluate_npu, layers_of, npu_machine, search_npu
-from partition.tile.validation import Validation, digest, write_validations
+from partition.tile.validation import OPERATORS, Validation, digest, write_validations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -230,7 +230,7 @@ def report(title: str, precision: str, machine: NpuMachine, rows: Sequence[Sampl
                for kind in sorted({layer.kind for _, layer, _ in rows})}  # fmt: skip
     found = Validation(
         figures=digest(machine), processor=f"{DEVICE} npu", precision=precision, truth=TRUTH,
-        held_out="single operators of nine models", samples=len(rows), error_median=_rounded(np.median(ratios)),
+        held_out=OPERATORS, samples=len(rows), error_median=_rounded(np.median(ratios)),
         error_p90=_rounded(np.quantile(ratios, 0.9)),
         rank_correlation=_rounded(rank_correlation(truth, truth + errors)),
         kinds=tuple((kind, _rounded(np.median(values))) for kind, values in by_kind.items()),

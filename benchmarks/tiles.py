@@ -1,16 +1,18 @@
-"""Measure the bars of the tiles: `python -m benchmarks.tiles {rate,collect,fit,errors,sweep,models,cpu,gpu} ...`.
+"""Measure the bars of the tiles: `python -m benchmarks.tiles WHAT ...`, where WHAT is one of
 
     rate      configurations a second on one core, and all operators of ResNet-50 on both hierarchies
     collect   compile operators through ort_qnn and keep the simulator's time, bytes and tiles, one JSON line each
     fit       fit the NPU model's free figures to half of the collected operators, and print its error on the others
     errors    the error of the figures in the device file on the half that they were not fitted to
     sweep     does the model order VTCM sizes as the simulator does, for single operators?
-    models    the same for whole zoo models
+    simulate  compile whole zoo models at each VTCM size, and keep what the simulator says
+    models    does the model order VTCM sizes as the simulator does, for whole models?
     cpu       does the static order of CPU tiles agree with measured times?
     gpu       the GPU model against public measured rows (--measured), held out by model
 
 Collecting takes seconds an operator; rows are appended, and an operator that is there is not compiled again. With
-`--write`, errors and gpu keep what they find in `partition/devices/calibration/tiles.json`, for `experiments.tiles`.
+`--write`, errors, models and gpu keep what they find in `partition/devices/calibration/tiles.json`, which
+`experiments.tiles` prints.
 """
 
 from __future__ import annotations
@@ -93,12 +95,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tiles", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("rate", "collect", "fit", "errors", "sweep", "cpu", "gpu"))
+    parser.add_argument(
+        "what", choices=("rate", "collect", "fit", "errors", "sweep", "simulate", "models", "cpu", "gpu")
+    )
     parser.add_argument("--rows", type=Path, default=Path("build/tile_operators.jsonl"))
+    parser.add_argument("--models", type=Path, default=Path("build/tile_models.jsonl"))
     parser.add_argument("--build", type=Path, default=Path("build/tiles"))
     parser.add_argument("--most", type=int, default=10_000, help="operators to compile")
     parser.add_argument("--measured", type=Path, help="CSV with columns model, unit, runtime, ms")
-    parser.add_argument("--write", action="store_true", help="errors, gpu: keep the errors for experiments.tiles")
+    parser.add_argument(
+        "--write", action="store_true", help="errors, models, gpu: keep the errors for experiments.tiles"
+    )
     options = parser.parse_args()
     if options.what == "gpu" and options.measured is None:
         parser.error("gpu needs --measured FILE")
@@ -106,16 +113,18 @@ def main() -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks import tile_cpu, tile_gpu, tile_npu
+    from benchmarks import tile_cpu, tile_gpu, tile_models, tile_npu
 
-    if options.what == "collect":
-        options.rows.parent.mkdir(parents=True, exist_ok=True)
+    for path in (options.rows, options.models):
+        path.parent.mkdir(parents=True, exist_ok=True)
     {
         "rate": rate,
         "collect": lambda: tile_npu.collect(options.rows, options.build, options.most),
         "fit": lambda: tile_npu.fit(options.rows),
         "errors": lambda: tile_npu.errors(options.rows, write=options.write),
         "sweep": lambda: tile_npu.sweep(options.rows),
+        "simulate": lambda: tile_models.simulate(options.models, options.build),
+        "models": lambda: tile_models.compare(options.models, write=options.write),
         "cpu": tile_cpu.agreement,
         "gpu": lambda: tile_gpu.against_measured(options.measured, write=options.write),
     }[options.what]()

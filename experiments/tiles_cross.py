@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from partition.tile import (
     Cost,
@@ -25,6 +25,19 @@ from partition.tile import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+# Parts of a cost as causes of a loss.
+_WORDS: Final = {
+    "not overlapped": "transfers that nothing hides",
+    "layout changes": "layout changes on fewer vector threads",
+    "compute": "more computing",
+    "arithmetic": "more arithmetic",
+    "issue": "more instructions",
+    "cache": "more cache traffic",
+    "DRAM": "more DRAM traffic",
+    "barriers": "waiting at barriers",
+}
+_NO_CAUSE: Final = frozenset({"exposed", "waves", "bank conflict ways"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +165,7 @@ def _cause(ran: Sequence[tuple[Cost, Cost]], reasons: Sequence[str]) -> str:
     grown: dict[str, float] = {}
     for best, carried in ran:
         for name, seconds in carried.parts:
-            if name not in ("exposed", "waves", "bank conflict ways"):
+            if name not in _NO_CAUSE:
                 grown[name] = grown.get(name, 0.0) + seconds - dict(best.parts)[name]
         # Idle lanes are computation that does nothing: tell them from conflicts and from waiting.
         if "compute" in grown and carried.lane_ratio < best.lane_ratio:
@@ -162,7 +175,7 @@ def _cause(ran: Sequence[tuple[Cost, Cost]], reasons: Sequence[str]) -> str:
     most = max(grown, key=lambda name: grown[name], default="")
     refused = {reason.partition(":")[0] for reason in reasons}
     return "; ".join(
-        [*([f"more {most}"] if most and grown[most] > 0 else []), *(f"refused: {r}" for r in sorted(refused))]
+        [*([_WORDS.get(most, most)] if most and grown[most] > 0 else []), *(f"refused: {r}" for r in sorted(refused))]
     )
 
 

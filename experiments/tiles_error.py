@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from experiments.units import significant
 from partition.tile import Validation, validations
+from partition.tile.validation import OPERATORS
 
 if TYPE_CHECKING:
     from partition.tile import Machine
 
 
-def own_error(machine: Machine) -> Validation | None:
+def own_error(machine: Machine, held_out: str = OPERATORS) -> Validation | None:
     """Return the error against the truth of this very machine, None where there is no such truth."""
-    return next((found for found in validations(machine) if not found.fitted), None)
+    return next((v for v in validations(machine) if not v.fitted and v.held_out == held_out), None)
 
 
 def error_sentence(machine: Machine) -> str:
@@ -24,9 +25,9 @@ def error_sentence(machine: Machine) -> str:
         return (
             f"{machine.name}, {own.precision}: median error {percent(own.error_median)} (90th percentile "
             f"{percent(own.error_p90)}, rank correlation {own.rank_correlation:.2f}) on {own.samples} {own.held_out} "
-            f"that the fit had not seen, against {own.truth}{figures}; {_kinds(own)}"
+            f"that no fit saw, against {own.truth}{figures}; {_kinds(own)}"
         )
-    elsewhere = validations(machine)
+    elsewhere = _elsewhere(machine)
     if not elsewhere:
         return f"{machine.name}: error not known; these figures were held against no measurement and no simulation"
     return (
@@ -41,7 +42,7 @@ def short_error(machine: Machine) -> str:
     own = own_error(machine)
     if own is not None:
         return f"median error {percent(own.error_median)}"
-    elsewhere = validations(machine)
+    elsewhere = _elsewhere(machine)
     return "error not known" + (f", {_range(elsewhere)} on others once scaled" if elsewhere else "")
 
 
@@ -54,6 +55,10 @@ def kind_error(machine: Machine, kind: str) -> float | None:
 def percent(ratio: float) -> str:
     """Return a ratio in percent."""
     return f"{significant(100 * ratio, 2)} %"
+
+
+def _elsewhere(machine: Machine) -> tuple[Validation, ...]:
+    return tuple(found for found in validations(machine) if found.fitted)
 
 
 def _kinds(found: Validation) -> str:

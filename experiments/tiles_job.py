@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments import store
 from experiments.tiles_cross import Crossing, Loss, cross, losses
 from experiments.tiles_error import error_sentence, kind_error, own_error, percent, short_error
-from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses
+from experiments.tiles_memory import print_memories
+from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses, short_layer
 from experiments.units import joules, seconds, size
 from graphs import Graph, GraphError, load, zoo
 from partition import DeviceError, load_device
@@ -91,6 +92,10 @@ def run(options: Options) -> int:
     matrix = losses(crossings)
     _write(request, crossings, matrix)
     _print(request, crossings, matrix, console)
+    if request.graph is not None:
+        print_memories(request.graph, request.npu, request.folder, console)
+    written = "tiles.csv, losses.csv, frontier.csv" + (", memory.csv" if request.graph is not None else "")
+    console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
     if options.simulate:
         from experiments.tiles_simulate import simulate
 
@@ -227,10 +232,10 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
         table.add_column(heading, no_wrap=True)
     for c in sorted(crossings, key=lambda c: -c.layer.macs * c.count):
         table.add_row(
-            _short(c.layer), f"x{c.count}", str(c.npu.tile), seconds(c.npu.cost.latency_s), joules(c.npu.cost.energy_j),
-            size(c.npu.cost.on_chip_bytes), percent(c.npu.cost.lane_ratio), str(c.gpu.tile),
-            seconds(c.gpu.cost.latency_s), joules(c.gpu.cost.energy_j), _loss(c.npu_loss_ratio, c.on_npu_reason),
-            _loss(c.gpu_loss_ratio, c.on_gpu_reason),
+            short_layer(c.layer), f"x{c.count}", str(c.npu.tile), seconds(c.npu.cost.latency_s),
+            joules(c.npu.cost.energy_j), size(c.npu.cost.on_chip_bytes), percent(c.npu.cost.lane_ratio),
+            str(c.gpu.tile), seconds(c.gpu.cost.latency_s), joules(c.gpu.cost.energy_j),
+            _loss(c.npu_loss_ratio, c.on_npu_reason), _loss(c.gpu_loss_ratio, c.on_gpu_reason),
         )  # fmt: skip
     console.print(table)
     console.print("\nthroughput lost when a tile is carried over unchanged", style="bold")
@@ -243,17 +248,6 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
             _loss(loss.total_ratio, "-"), loss.cause,
         )  # fmt: skip
     console.print(matrix_table)
-    console.print(
-        f"\nwrote tiles.csv, losses.csv, frontier.csv and losses, heat and frontier .png, .svg to {request.folder}"
-    )
-
-
-def _short(layer: Layer) -> str:
-    window = "" if layer.taps == 1 else f" {layer.kernel[0]}x{layer.kernel[1]}"
-    stride = "" if max(layer.stride) == 1 else f"/{max(layer.stride)}"
-    groups = "" if layer.groups == 1 else f" x{layer.groups}"
-    channels = f"{layer.k}" if layer.per_channel else f"{layer.c}>{layer.k}"
-    return f"{layer.kind} {channels}{groups}{window}{stride} {layer.y}x{layer.x}"
 
 
 def _loss(ratio: float | None, otherwise: str) -> str:

@@ -46,14 +46,15 @@ def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: 
     cells = {(m.kind, m.direction): m for m in matrix}
     values = np.array([[cells[k, d].median_ratio if cells[k, d].median_ratio is not None else np.nan
                         for d in directions] for k in kinds], dtype=float)  # fmt: skip
-    figure, axis = plt.subplots(figsize=(6.4, 1.8 + 0.75 * len(kinds)), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8.2, 1.8 + 0.85 * len(kinds)), layout="constrained")
     image = axis.imshow(100 * values, cmap="viridis_r", vmin=0, vmax=100, aspect="auto")
     axis.set_facecolor("#dddddd")
     for row, kind in enumerate(kinds):
         for column, direction in enumerate(directions):
             cell = cells[kind, direction]
             text = "none can be built" if cell.median_ratio is None else f"{100 * cell.median_ratio:.0f} %"
-            note = f"\n{cell.refused} of {cell.layers} refused" if cell.refused else ""
+            note = "".join(f"\n{cause}" for cause in cell.cause.split("; ") if cause)
+            note += f": {cell.refused} of {cell.layers}" if cell.refused else ""
             dark = cell.median_ratio is not None and cell.median_ratio > 0.5
             axis.text(
                 column, row, text + note, ha="center", va="center", fontsize=9, color="white" if dark else "black"
@@ -93,7 +94,10 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
     )
     for axes_of, machine in zip(axes, (npu, gpu), strict=True):
         axes_of.set_title(_title(machine), fontsize=10)
-    figure.suptitle(f"Best modelled latency for each pair of sizes, {layer.name}; grey: no legal tile", fontsize=11)
+    figure.suptitle(
+        f"{short_layer(layer)} ({layer.name}): best modelled latency for each pair of sizes; grey: no legal tile "
+        "(lanes, weight alignment, threads, registers or memory)", fontsize=10,
+    )  # fmt: skip
     _save(figure, stem)
 
 
@@ -104,25 +108,34 @@ def draw_frontiers(
     machines: tuple[NpuMachine, GpuMachine],
     stem: Path,
 ) -> None:
-    """Draw latency against energy of all tiles on the frontier; the colour is the on-chip memory they take."""
+    """Draw on-chip memory against latency of all tiles on the frontier; the colour is their energy."""
     from matplotlib.colors import LogNorm
 
     plt = _pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11.6, 4.8), layout="constrained")
-    costs = [[(p.latency_s, p.energy_j, max(p.on_chip_bytes, 1.0)) for p in npu_front],
-             [(p.latency_s, p.energy_j, max(p.on_chip_bytes, 1.0)) for p in gpu_front]]  # fmt: skip
+    figure, axes = plt.subplots(1, 2, figsize=(12.4, 4.8), layout="constrained")
+    costs = [[(max(p.on_chip_bytes, 1.0), p.latency_s, p.energy_j) for p in front] for front in (npu_front, gpu_front)]
     for axis, front, machine in zip(axes, costs, machines, strict=True):
         points = np.array(front)
         low, high = points[:, 2].min(), points[:, 2].max()
         norm = LogNorm(vmin=low, vmax=max(high, 1.01 * low))
-        dots = axis.scatter(points[:, 0], points[:, 1], c=points[:, 2], norm=norm, cmap="viridis", s=26, zorder=3)
-        _ticks(figure.colorbar(dots, ax=axis, label="on-chip memory"), "B")
+        dots = axis.scatter(points[:, 0], points[:, 1], c=points[:, 2], norm=norm, cmap="viridis_r", s=26, zorder=3)
+        _ticks(figure.colorbar(dots, ax=axis, label="energy"), "J")
         _scale(axis, points)
         axis.set_title(f"{_title(machine)}; {len(front)} tiles", fontsize=10)
     figure.suptitle(
-        f"Tiles that no other beats in latency, energy and on-chip memory, {layer.name} (modelled)", fontsize=11
+        f"{short_layer(layer)} ({layer.name}), modelled: tiles that no other beats in latency, energy and memory",
+        fontsize=10,
     )
     _save(figure, stem)
+
+
+def short_layer(layer: Layer) -> str:
+    """Return the shape of a layer in a few words."""
+    window = "" if layer.taps == 1 else f" {layer.kernel[0]}x{layer.kernel[1]}"
+    stride = "" if max(layer.stride) == 1 else f"/{max(layer.stride)}"
+    groups = "" if layer.groups == 1 else f" x{layer.groups}"
+    channels = f"{layer.k}" if layer.per_channel else f"{layer.c}>{layer.k}"
+    return f"{layer.kind} {channels}{groups}{window}{stride} {layer.y}x{layer.x}"
 
 
 def _title(machine: Machine) -> str:
@@ -133,7 +146,7 @@ def _scale(axis: Axes, points: np.ndarray[Any, np.dtype[np.float64]]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     for column, (name, unit, target, setter) in enumerate(
-        (("latency", "s", axis.xaxis, axis.set_xscale), ("energy", "J", axis.yaxis, axis.set_yscale))
+        (("on-chip memory", "B", axis.xaxis, axis.set_xscale), ("latency", "s", axis.yaxis, axis.set_yscale))
     ):
         if points[:, column].max() > 4 * points[:, column].min():
             setter("log")

@@ -24,6 +24,7 @@ from partition.tile.operators import (
 )
 from partition.tile.search import NpuResult, frontier_npu, search_npu
 from partition.tile.validation import Validation, validations
+from partition.tile.whole import WholeCost, whole_cost
 
 __all__ = [
     "ELEMENT_BYTES",
@@ -45,6 +46,7 @@ __all__ = [
     "Point",
     "TileError",
     "Validation",
+    "WholeCost",
     "balanced_space",
     "convolution",
     "evaluate_gpu",
@@ -70,4 +72,5 @@ __all__ = [
     "search_gpu",
     "search_npu",
     "validations",
+    "whole_cost",
 ]

@@ -424,6 +424,9 @@ def evaluate(layer: Layer, machine: NpuMachine, tile: NpuTile) -> Cost:
     conflicts = 0.0 if tile.blocked else compute * (1 - 1 / (1 + machine.conflict_ratio))
     exposed = cycles - max(compute, 1e-30)
     single = [cost for cost, twice in zip(dma, tile.double, strict=True) if not twice]
+    # One thread changes the layout of a stream with one buffer, and one for each band of positions that of others.
+    bands = min(machine.vector_threads, float(grid.tiles_s[0, 0]))
+    layout = sum(float(np.ravel(streams.alone[i])[0] - dma[i]) / (bands if tile.double[i] else 1) for i in (0, 2))
     per_second = 1 / machine.clock_hz
     return Cost(
         latency_s=latency_s,
@@ -440,6 +443,7 @@ def evaluate(layer: Layer, machine: NpuMachine, tile: NpuTile) -> Cost:
             ("weight DMA", dma[1] * per_second),
             ("output DMA", dma[2] * per_second),
             ("not overlapped", sum(single) * per_second),
+            ("layout changes", layout * per_second),
             ("exposed", exposed * per_second),
             ("weight-buffer conflict", stall_s),
         ),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 VALIDATION_FILE: Final = CALIBRATION_DIR / "tiles.json"
 _SCHEMA: Final = 1
+# What the samples are: operators compiled by themselves, or graphs.
+OPERATORS: Final = "single operators"
+MODELS: Final = "whole models"
 _PAIRS: Final = ("fitted", "kinds")
 # No part of the time of a tile of given size: the name, the energies, and what an option or a benchmark overrides.
 _OTHER: Final = frozenset(
@@ -34,8 +37,8 @@ class Validation:
     """Absolute relative errors of modelled latencies on samples that took no part in the fit.
 
     `figures` is the digest of the machine that was modelled and `processor` what it was held against: another one
-    than the machine's own where that has no truth. `fitted` are figures fitted to that processor, beyond those of
-    the machine; `kinds` are the median errors of kinds of operators.
+    than the machine's own where that has no truth. `held_out` is `OPERATORS` or `MODELS`. `fitted` are figures fitted
+    to that processor, beyond those of the machine; `kinds` are the median errors of kinds of operators.
     """
 
     figures: str
@@ -80,8 +83,9 @@ def read_validations(path: Path) -> tuple[Validation, ...]:
 
 
 def write_validations(entries: Iterable[Validation], path: Path = VALIDATION_FILE) -> None:
-    """Put the entries into the file, each in place of the one of the same processor and precision."""
-    kept = {(entry.processor, entry.precision): entry for entry in (*read_validations(path), *entries)}
+    """Put the entries into the file, each in place of the one of the same processor, precision and kind of sample."""
+    every = (*read_validations(path), *entries)
+    kept = {(entry.processor, entry.precision, entry.held_out): entry for entry in every}
     rows = [
         dataclasses.asdict(entry) | {name: dict(getattr(entry, name)) for name in _PAIRS}
         for _, entry in sorted(kept.items())
