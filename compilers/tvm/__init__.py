@@ -11,7 +11,9 @@ Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load i
 Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
     set from the option `threads`, because TVM's own default is one thread.
 
-Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2).
+Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2), `tune`
+    (schedules that MetaSchedule tries for each function that the sweep leaves slow, default 0: none; a trial takes
+    about half a second).
 
 Only this file is imported without TVM; the others of the folder import it, so methods import them.
 """
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 # Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
 _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
 _REFUSED: Final = {"fp16": "its code computes in float32 only; ask for fp32"}
-_DEFAULTS: Final = {"threads": "1", "sweep": "2"}
+_DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
 # Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
 _NOT_IMPORTED: Final = frozenset(
     {
@@ -98,6 +100,7 @@ class TvmCompiler(Compiler):
         options = read_options(segment, backend=self.name, defaults=_DEFAULTS)
         threads = positive_int(options["threads"], "option threads")
         candidates = positive_int(options["sweep"], "option sweep")
+        trials = 0 if options["tune"] == "0" else positive_int(options["tune"], "option tune")
         for node, reason in self.unsupported(segment.graph).items():
             raise CompilerError(f"node {node!r}: {reason}")
 
@@ -107,8 +110,12 @@ class TvmCompiler(Compiler):
         library.use_threads(threads)
         native = targets.is_native(segment.device.processor(segment.processor).ids["tvm"])
         if native:
-            built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates)
+            built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates, trials=trials)
             files = library.export(built.executable, out_dir)
+        elif trials:
+            raise CompilerError(
+                "option tune times schedules on this machine, and this is code for another; leave it out (tune=0)"
+            )
         else:
             built = pipeline.build_elsewhere(segment.graph, segment.device, segment.processor, threads=threads)
             files = foreign.export(built.executable, out_dir, built.triple)
@@ -210,6 +217,7 @@ def _facts(segment: Segment, decisions: Mapping[str, Decision]) -> tuple[tuple[s
         "inputs": json.dumps(inputs),
         "outputs": json.dumps([spec.name for spec in segment.graph.outputs()]),
         "functions": str(len(decisions)),
+        "functions_tuned": " ".join(name for name, d in decisions.items() if d.build == "tuned"),
         "functions_unscheduled": " ".join(unscheduled),
         "functions_miscompiled": " ".join(miscompiled),
         "functions_safe": " ".join(name for name, d in decisions.items() if d.build == "safe"),

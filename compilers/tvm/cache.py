@@ -17,10 +17,10 @@ from compilers.tvm.tiles import TileConfig
 ENVIRONMENT: Final = "EDGEFRONTIER_CACHE"
 _SCHEMA: Final = 1
 
-Build = Literal["tiled", "flat", "plain", "safe"]
-"""tiled: a register tile around a reduction. flat: a vector loop. plain: as TVM lowers it. safe: plain, and for
-the baseline CPU (see `targets`)."""
-BUILDS: Final[tuple[Build, ...]] = ("tiled", "flat", "plain", "safe")
+Build = Literal["tiled", "flat", "tuned", "plain", "safe"]
+"""tiled: a register tile around a reduction. flat: a vector loop. tuned: the best schedule that MetaSchedule found.
+plain: as TVM lowers it. safe: plain, and for the baseline CPU (see `targets`)."""
+BUILDS: Final[tuple[Build, ...]] = ("tiled", "flat", "tuned", "plain", "safe")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,11 @@ class TileCache:
     def for_build(cls, *parts: str) -> TileCache:
         """Open the cache for a combination of names that may not share entries."""
         return cls(cache_root() / "tvm" / "-".join(_file_safe(part) for part in parts))
+
+    @property
+    def folder(self) -> Path:
+        """Where the entries are; nothing is made there before the first."""
+        return self._folder
 
     def get(self, key: str) -> Decision | None:
         """Return the decision, or None when there is none or its file is not one that this version wrote."""

@@ -256,7 +256,11 @@ def _normalise_operand(sch: Any, axes: _Axes, reduction: Any, block: Any, used: 
     def operand(*v: Any) -> list[Any]:  # noqa: ANN401
         values = {axis: v[place] for axis, place in at.items()}
         mixed = [axes.mixed(group, values) for group in groups if group]
-        return [*mixed, *(values[i] for i in axes.reduced if i in at), *([values[axes.channel]] if axes.channel in at else [])]
+        return [
+            *mixed,
+            *(values[i] for i in axes.reduced if i in at),
+            *([values[axes.channel]] if axes.channel in at else []),
+        ]
 
     mapping = _index_map(operand, len(used))
     sch.transform_layout(block, ("write", 0), mapping)

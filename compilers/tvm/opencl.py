@@ -42,7 +42,9 @@ def run_function(source: str, code: HostCode, arrays: Mapping[str, Array]) -> di
     try:
         program = cl.Program(context, source).build()
     except cl.RuntimeError as error:
-        raise CompilerError(f"OpenCL does not build the kernels: {str(error).splitlines()[0]}", log=str(error)) from error
+        raise CompilerError(
+            f"OpenCL does not build the kernels: {str(error).splitlines()[0]}", log=str(error)
+        ) from error
     flags = cl.mem_flags.READ_WRITE
     buffers = {name: cl.Buffer(context, flags, array.nbytes) for name, array in arrays.items()}
     buffers |= {name: cl.Buffer(context, flags, size) for name, size in code.temporaries}

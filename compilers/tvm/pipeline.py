@@ -42,8 +42,10 @@ class Built:
     facts: tuple[tuple[str, str], ...]
 
 
-def build(graph: Graph, version: str, *, threads: int, candidates: int) -> Built:
+def build(graph: Graph, version: str, *, threads: int, candidates: int, trials: int = 0) -> Built:
     """Build a graph for this machine's CPU; `version` keeps the cache of one TVM from another.
+
+    `candidates` is the tiles that the sweep tries for each function, `trials` the schedules that MetaSchedule does.
 
     Raises:
         CompilerError: TVM refused the graph, or compiles some function wrong in every way known here.
@@ -52,10 +54,16 @@ def build(graph: Graph, version: str, *, threads: int, candidates: int) -> Built
     imported = frontend.import_graph(graph.proto())
     module, functions = _fused(imported, target)
     calls = frontend.count_calls(module)
-    cache = TileCache.for_build(version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
-    sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=cache)
+    names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
+    sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
     decisions = sweep.decide(functions, calls)
     tuned = _as_decided(functions, decisions, threads)
+    if trials:
+        from compilers.tvm.tune import Tuner
+
+        tuner = Tuner(sweep=sweep, trials=trials, cache=TileCache.for_build(*names, f"tune{trials}"))
+        decisions = tuner.improve(functions, decisions, calls)
+        tuned |= tuner.tuned(functions, decisions)
     safe = {name: func for name, func in functions.items() if decisions[name].build == "safe"}
     executable = library.assemble(module, tuned, safe, target, reference_target(target))
     return Built(

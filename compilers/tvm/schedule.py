@@ -85,7 +85,10 @@ class Parts:
     def of(cls, func: Any) -> Parts:  # noqa: ANN401
         owner = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         sch = Schedule(owner)
-        blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
+        try:
+            blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
+        except tvm.s_tir.schedule.ScheduleError:  # TVM wrote its loops by hand, as for CumSum
+            blocks = []
         if any(not hasattr(sch.get(block), "iter_vars") for block in blocks) or not blocks:
             raise UnscheduledError("it has no blocks")
         reductions = [i for i, block in enumerate(blocks) if _is_reduction(sch, block)]

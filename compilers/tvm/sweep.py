@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# A function below this share of the summed time is not worth a second candidate.
-_RELEVANT_SHARE: Final = 0.02
+RELEVANT_SHARE: Final = 0.02
+"""A function below this share of the summed time is not worth a second candidate."""
 # The static model's choice stands unless another is faster by more than the noise.
 _CLEARLY_FASTER: Final = 0.97
 _MEASURE_S: Final = 0.01
@@ -71,6 +71,19 @@ class Sweep:
             self._remember(keys[name], decision)
         return {name: known[key] for name, key in keys.items()}
 
+    def faster(self, func: Any, decided: Decision, other: Any) -> Decision:  # noqa: ANN401
+        """Return what was decided with its time of now, or "tuned" where `other` is right and clearly faster."""
+        trial = self._trial(func)
+        _run_reference({"": trial}, self.target)
+        builds: tuple[tuple[Build, Any, TileConfig | None], ...] = (
+            (decided.build, apply(func, decided, parallel=self.threads > 1), decided.config),
+            ("tuned", other, None),
+        )
+        for build, scheduled, config in builds:
+            for _, kernel in _build_each({"": scheduled}, self.target):
+                trial.measure(kernel, build, config)
+        return trial.decision("")
+
     def _remember(self, key: str, decision: Decision) -> None:
         try:
             self.cache.put(key, decision)
@@ -104,7 +117,7 @@ class Sweep:
         total_s = sum(t.best_s * calls.get(name, 1) for name, t in trials.items() if t.best is not None)
         scheduled = {}
         for name, trial in trials.items():
-            small = trial.best is not None and trial.best_s * calls.get(name, 1) < _RELEVANT_SHARE * total_s
+            small = trial.best is not None and trial.best_s * calls.get(name, 1) < RELEVANT_SHARE * total_s
             if turn >= len(trial.candidates) or small:
                 continue
             try:
@@ -148,7 +161,7 @@ class _Trial:
         if not all(values_agree(e, arguments[i].numpy(), rounds=self.rounds) for i, e in self.expected.items()):
             self.miscompiled.append(build if config is None else f"{build} {config}")
             return
-        time_s = _shortest_s(kernel, arguments, give_up_s=4 * self.best_s)
+        time_s = shortest_s(kernel, arguments, give_up_s=4 * self.best_s)
         if time_s < _CLEARLY_FASTER * self.best_s:
             self.best, self.best_s = (build, config), time_s
 
@@ -161,7 +174,7 @@ class _Trial:
             build=build,
             config=config,
             time_s=self.best_s,
-            reason="" if build in ("tiled", "flat") else self.reason or "its schedules computed wrong values",
+            reason="" if build in ("tiled", "flat", "tuned") else self.reason or "its schedules computed wrong values",
             miscompiled=tuple(self.miscompiled),
         )
 
@@ -169,7 +182,7 @@ class _Trial:
 def apply(func: Any, decision: Decision, *, parallel: bool) -> Any:  # noqa: ANN401
     """Return the function as decided."""
     if decision.build not in ("tiled", "flat"):
-        return func
+        return func  # as it is; what is "tuned" comes from the tuner
     return schedule(func, decision.config, parallel=parallel)
 
 
@@ -277,7 +290,7 @@ def _is_static(func: Any) -> bool:  # noqa: ANN401
     return all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents)
 
 
-def _shortest_s(kernel: Any, arguments: list[Any], *, give_up_s: float) -> float:  # noqa: ANN401
+def shortest_s(kernel: Any, arguments: list[Any], *, give_up_s: float) -> float:  # noqa: ANN401
     """Return the shortest of a few runs; the first ran already, to check values."""
     shortest, spent, runs = float("inf"), 0.0, 0
     while runs < _MIN_RUNS or spent < _MEASURE_S:

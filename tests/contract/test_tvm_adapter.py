@@ -254,7 +254,8 @@ def test_without_a_linker_the_code_is_compiled_when_it_is_loaded(
         ({}, "int8", "no QuantizeLinear"),
         ({"threads": "0"}, "fp32", "option threads"),
         ({"sweep": "many"}, "fp32", "option sweep"),
-        ({"tune": "1"}, "fp32", "no option tune"),
+        ({"tune": "-1"}, "fp32", "option tune"),
+        ({"speed": "1"}, "fp32", "no option speed"),
     ],
 )
 def test_what_it_cannot_do_is_refused(tmp_path: Path, options: dict[str, str], precision: str, reason: str) -> None:

@@ -348,11 +348,11 @@ def test_a_byte_between_two_roundings_is_not_made() -> None:
 
     target = host_target()
     module = frontend.fuse(frontend.import_graph(residual_block().proto()), target)
-    function = next(f for gv, f in module.functions.items() if "dot_conv2d" in gv.name_hint)
-    assert function.script().count('"uint8"') > 4
+    function = next(f for gv, f in module.functions.items() if "depthwise" in gv.name_hint)
+    assert function.script().count('T.Cast("uint8"') == 2
     nest = analyse(function)
     assert nest is not None
     scheduled = schedule(function, candidates(nest, registers_of(target), 1)[0], parallel=False).script()
     # What is written, and no other.
     assert scheduled.count('T.Cast("uint8"') == 1
-    assert scheduled.count("nearbyint") > 2
+    assert scheduled.count("nearbyint") > 1
