@@ -138,9 +138,9 @@ class Compiler(abc.ABC):
         """Tell whether the action can be asked for."""
         return self.why_not(action, device, processor) is None
 
-    def is_here(self, device: Device, processor: str) -> bool:  # noqa: ARG002
-        """Tell whether the processor is one of this machine, so that its artefacts are timed, one after the other."""
-        return device.os == "host"
+    def is_timed(self, device: Device, processor: str) -> bool:  # noqa: ARG002
+        """Tell whether artefacts are timed, one after the other: on this machine, or on one that can be reached."""
+        return device.os == "host" or device.address is not None
 
     @abc.abstractmethod
     def version(self) -> str:

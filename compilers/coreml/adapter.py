@@ -70,7 +70,7 @@ class CoreMLCompiler(Compiler):
             return latency.why_not(next((p for p in device.processors if p.name == processor), None))
         return reason
 
-    def is_here(self, device: Device, processor: str) -> bool:
+    def is_timed(self, device: Device, processor: str) -> bool:
         """Tell whether the device is the Mac that this runs on."""
         return mac.is_this_mac(device, processor)
 

@@ -89,9 +89,7 @@ class _FailedError(Exception):
 
 def is_measured(plan: Plan) -> bool:
     """Tell whether a part of the plan is for this machine or one that answers, so that the clock needs it to itself."""
-    if plan.device.address is not None:
-        return True
-    return any(get_compiler(s.compiler).is_here(s.device, s.processor) for s in plan.segments)
+    return any(get_compiler(s.compiler).is_timed(s.device, s.processor) for s in plan.segments)
 
 
 def compile_plan(plan: Plan, context: Context) -> tuple[Artefact, ...] | Failure:
