@@ -125,6 +125,8 @@ class Compiler(abc.ABC):
     """A backend: it turns a Segment into an Artefact, and may load, estimate or explain it."""
 
     name: ClassVar[str]
+    takes_tiles: ClassVar[bool] = False
+    """Whether `compile` builds the tile sizes that a segment asks for; a segment with tiles is refused elsewhere."""
 
     @abc.abstractmethod
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:

@@ -56,6 +56,11 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
     artefact = read_artefact(directory)
     if artefact is not None:
         return artefact
+    if segment.tiles and not get_compiler(segment.compiler).takes_tiles:
+        raise CompilerError(
+            f"{segment.compiler} chooses tile sizes by itself and cannot be told any; leave the {len(segment.tiles)} "
+            "tiles out of the plan"
+        )
     from graphs import save  # brings onnx, which a cached compile does not need
 
     _raise_earlier_refusal(directory)

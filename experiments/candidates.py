@@ -33,6 +33,7 @@ class Candidate:
         precisions = "+".join(dict.fromkeys(s.precision for s in self.plan.segments))
         where = "+".join(dict.fromkeys(s.processor for s in self.plan.segments))
         options = " ".join(f"{k}={v}" for k, v in first.options)
+        options += f" {len(first.tiles)} tiles of a plan" if first.tiles else ""
         return " ".join(filter(None, [backends, f"{first.device.name}/{where}", precisions, options]))
 
 

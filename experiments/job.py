@@ -37,7 +37,7 @@ from experiments.evaluator import (
     reference_outputs,
 )
 from experiments.pareto import DEFAULT_DEVICES
-from experiments.plans import write_plan
+from experiments.plans import read_plan, write_plan
 from experiments.plot import draw_frontiers
 from experiments.ranking import OBJECTIVES, Ranked, rank
 from experiments.table import print_result
@@ -48,6 +48,8 @@ from partition import (
     CalibrationSet,
     Device,
     DeviceError,
+    Plan,
+    PlanError,
     load_calibration,
     load_device,
 )
@@ -86,6 +88,7 @@ class Options:
     time_limit: int
     sweep: bool = False
     processes: int = 2
+    plans: Sequence[Path] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,7 @@ class _Request:
     latencies: CalibrationSet
     meters: Mapping[str, Meter | str]
     folder: Path
+    plans: tuple[Plan, ...] = ()
 
 
 def run(options: Options, argv: list[str]) -> int:
@@ -154,9 +158,10 @@ def _check(options: Options) -> _Request:
         graph = load_model(options)
         calibration = calibration_for(graph, options)
         latencies = load_calibration()
+        plans = tuple(_fitting(read_plan(path), path, graph, devices) for path in options.plans)
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
-    except (DeviceError, GraphError, CalibrationFileError, store.StoreError) as error:
+    except (DeviceError, GraphError, PlanError, CalibrationFileError, store.StoreError) as error:
         raise UserError(str(error)) from error
     except KeyError as error:
         raise UserError(error.args[0]) from error
@@ -170,6 +175,7 @@ def _check(options: Options) -> _Request:
         latencies=latencies,
         meters=_meters(devices),
         folder=folder,
+        plans=plans,
     )
 
 
@@ -177,6 +183,19 @@ def _meters(devices: Sequence[Device]) -> dict[str, Meter | str]:
     """Find the meter, or why there is none, of each kind of processor of this machine."""
     kinds = dict.fromkeys(p.kind for device in devices if device.os == "host" for p in device.processors)
     return {kind: find_meter(kind) for kind in kinds}
+
+
+def _fitting(plan: Plan, path: Path, graph: Graph, devices: Sequence[Device]) -> Plan:
+    """Return the plan if it is one for this model on one of the devices.
+
+    Raises:
+        UserError: it is for another.
+    """
+    if plan.graph_digest != graph.digest:
+        raise UserError(f"the plan {path} is for another model than {graph.name}; give the one it was made for")
+    if plan.device.name not in {device.name for device in devices}:
+        raise UserError(f"the plan {path} is for {plan.device.name}; add --device {plan.device.name}")
+    return plan
 
 
 class ModelOptions(Protocol):
@@ -233,6 +252,7 @@ def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
         options.seed,
         calibration.digest,
         *(["sweep"] if options.sweep else []),
+        *(path.stem for path in options.plans),
     ]
     return f"{graph.name}-{_hash(key)[:8]}"
 
@@ -279,6 +299,7 @@ def _outcomes(
             sweep=options.sweep,
         ),
         *splits(request.graph, by_precision, request.devices, request.backends, options.splits),
+        *(Candidate(plan=plan) for plan in request.plans),
     ]
     keys = [_key(c, request, options) for c in candidates]
     todo = []

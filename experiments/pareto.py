@@ -95,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--time-limit", type=positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)"
     )
+    parser.add_argument(
+        "--plan", type=Path, action="append", default=[], dest="plans", metavar="FILE",
+        help="also compile and cost this plan, for example one that experiments.tiles wrote; may be repeated",
+    )  # fmt: skip
     return parser
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from partition import Plan
+    from partition import Plan, Segment
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
 _DEPLOYED: Final = "deployed-"
@@ -102,7 +102,7 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
         "processor": _joined(s.processor for s in plan.segments),
         "backend": _joined(s.compiler for s in plan.segments),
         "precision": _joined(s.precision for s in plan.segments),
-        "options": _joined(" ".join(f"{k}={v}" for k, v in s.options) for s in plan.segments),
+        "options": _joined(" ".join((*(f"{k}={v}" for k, v in s.options), *_tiled(s))) for s in plan.segments),
         "segments": len(plan.segments),
         "segment_processors": tuple(s.processor for s in plan.segments),
         "plan_digest": plan.digest,
@@ -152,6 +152,10 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "segment_energy_parts_j": tuple(e and dict(e.parts_j) for e in outcome.segment_energies) or None,
         "notes": outcome.notes,
     }
+
+
+def _tiled(segment: Segment) -> tuple[str, ...]:
+    return (f"{len(segment.tiles)} tiles of a plan",) if segment.tiles else ()
 
 
 def _joined(parts: Iterable[str]) -> str:

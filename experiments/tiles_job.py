@@ -93,7 +93,11 @@ def run(options: Options) -> int:
     _write(request, crossings, matrix)
     _print(request, crossings, matrix, console)
     if request.graph is not None:
+        from experiments.tiles_plan import carry
+
         print_memories(request.graph, request.npu, request.folder, console)
+        told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
+        console.print(told, highlight=False, markup=False)
     written = "tiles.csv, losses.csv, frontier.csv" + (", memory.csv" if request.graph is not None else "")
     console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
     if options.simulate:

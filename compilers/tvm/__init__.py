@@ -1,16 +1,21 @@
 """Apache TVM for CPUs and vector units: Relax import, NHWC layout, fusion, a tile for each fused function, LLVM.
 
 On this machine's CPU the tiles are measured and the code runs. For a processor whose device file says what TVM
-generates for it (`targets`) there is an artefact, with tiles chosen by model alone (`foreign`).
+generates for it (`targets`) there is an artefact, with tiles chosen by model alone (`foreign`; for a GPU `gpu`). A
+GPU's artefact is estimated from its kernels' code where the device has a fit to measured rows.
 
 Needs: apache-tvm with an apache-tvm-ffi that can serialise its IR (`_FFI_PINS`), onnxruntime (reference for the
     check of the whole model).
 Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load in seconds), functions.json (how
     each fused function was built, and its time), placement.json. For another machine model.so where its linker is
-    on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files.
+    on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files. For a GPU also the source
+    of its kernels (kernels.cl, .metal, .cu) and kernels.json with the tile of each function and the static facts of
+    each kernel.
 Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
     set from the option `threads`, because TVM's own default is one thread.
 
+Tiles of a segment: on a CPU the fields of `tiles.TileConfig`, on a GPU those of `partition.tile.GpuTile`, for the
+    function that holds the node.
 Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2), `tune`
     (schedules that MetaSchedule tries for each function that the sweep leaves slow, default 0: none; a trial takes
     about half a second).
@@ -43,13 +48,16 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from compilers.artefact import Estimate
     from compilers.tvm.cache import Decision
     from graphs import Graph
     from partition import Device, Segment
 
 # Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
 _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
-_REFUSED: Final = {"fp16": "its code computes in float32 only; ask for fp32"}
+_REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for fp32"}
+_REFUSED_GPU: Final = {"int8": "its kernels for GPUs compute in floats only; ask for fp16 or fp32"}
+_GPU_KINDS: Final = ("opencl", "metal", "cuda")
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
 # Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
 _NOT_IMPORTED: Final = frozenset(
@@ -67,6 +75,7 @@ class TvmCompiler(Compiler):
     """Apache TVM, Relax, for the host CPU."""
 
     name: ClassVar[str] = "tvm"
+    takes_tiles: ClassVar[bool] = True
 
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:
         """Return None for compiling where the device file names a target, and for running on this machine's CPU."""
@@ -74,7 +83,7 @@ class TvmCompiler(Compiler):
         if reason is not None:
             return reason
         if action is Action.ESTIMATE:
-            return "tvm has no cost model for a CPU or a vector unit; it is measured by running"
+            return _no_estimate(device, processor)
         if action is Action.RUN and device.os != "host" and device.address is None:
             return (
                 f"code for the {processor} of {device.name} does not run on this machine; with a TVM RPC server there "
@@ -96,13 +105,15 @@ class TvmCompiler(Compiler):
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Import, tune, build, check every function and then the whole model, and export."""
+        for node, reason in self.unsupported(segment.graph).items():
+            raise CompilerError(f"node {node!r}: {reason}")
+        if _is_gpu(segment.device, segment.processor):
+            return self._compile_gpu(segment, out_dir)
         require_precision(segment, backend=self.name, refused=_REFUSED)
         options = read_options(segment, backend=self.name, defaults=_DEFAULTS)
         threads = positive_int(options["threads"], "option threads")
         candidates = positive_int(options["sweep"], "option sweep")
         trials = 0 if options["tune"] == "0" else positive_int(options["tune"], "option tune")
-        for node, reason in self.unsupported(segment.graph).items():
-            raise CompilerError(f"node {node!r}: {reason}")
 
         from compilers.tvm import foreign, library, pipeline, targets
         from compilers.tvm.check import check_model
@@ -110,14 +121,14 @@ class TvmCompiler(Compiler):
         library.use_threads(threads)
         native = targets.is_native(segment.device.processor(segment.processor).ids["tvm"])
         if native:
-            built = pipeline.build(segment.graph, self.version(), threads=threads, candidates=candidates, trials=trials)
+            built = pipeline.build(segment, self.version(), threads=threads, candidates=candidates, trials=trials)
             files = library.export(built.executable, out_dir)
         elif trials:
             raise CompilerError(
                 "option tune times schedules on this machine, and this is code for another; leave it out (tune=0)"
             )
         else:
-            built = pipeline.build_elsewhere(segment.graph, segment.device, segment.processor, threads=threads)
+            built = pipeline.build_elsewhere(segment, threads=threads)
             files = foreign.export(built.executable, out_dir, built.triple)
         _write_json(out_dir / "functions.json", [_row(*item, built.calls) for item in built.decisions.items()])
         kind = segment.device.processor(segment.processor).kind
@@ -140,6 +151,39 @@ class TvmCompiler(Compiler):
             quantised = segment.precision == "int8"
             agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
+
+    def _compile_gpu(self, segment: Segment, out_dir: Path) -> Artefact:
+        require_precision(segment, backend=self.name, refused=_REFUSED_GPU)
+        read_options(segment, backend=self.name, defaults={})
+
+        from compilers.tvm import gpu
+        from compilers.tvm.gpu_code import Work
+
+        built, machine = gpu.build(segment), gpu.machine_of(segment)
+        files = (*gpu.export(built, out_dir), "kernels.json", "placement.json")
+        _write_json(out_dir / "kernels.json", [function.to_json(machine) for function in built.functions])
+        _write_json(out_dir / "placement.json", {"units": {node.name: "gpu" for node in segment.graph.nodes()}})
+        untiled = [f"{f.name} ({f.rule})" for f in built.functions if f.tile is None]
+        work = Work.of(built.functions, machine) if machine else None
+        return self.made(
+            segment,
+            out_dir,
+            files=files,
+            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
+            facts=(
+                ("target", built.kind),
+                ("functions", str(len(built.functions))),
+                ("functions_without_tile", " ".join(untiled)),
+                ("checked", "not: nothing here runs them; tests run such kernels on PoCL"),
+                *(work.to_facts() if work else ()),
+            ),
+        )
+
+    def estimate(self, artefact: Artefact) -> Estimate:
+        """Return the modelled latency of a GPU's artefact: its kernels' static facts, scaled by the device's fit."""
+        from compilers.tvm.gpu_code import estimate
+
+        return estimate(artefact)
 
     def load(self, artefact: Artefact) -> Session:
         """Load the library into a Relax virtual machine, here with the threads it was compiled for, or over RPC."""
@@ -170,9 +214,27 @@ def _no_target(device: Device, processor: str) -> str | None:
             f"the device file does not say what TVM generates for the {processor} of {device.name}; add a table "
             f"[processors.{processor}.ids.tvm] with kind (a CPU: llvm, with mtriple and mcpu; native is this machine's)"
         )
-    if ids["kind"] != "llvm":
-        # Where a GPU comes in: here, and in `compile` beside `build_elsewhere`.
+    if ids["kind"] not in ("llvm", *_GPU_KINDS):
         return f"this adapter schedules no {ids['kind']} kernels, so none for the {processor} of {device.name}"
+    return None
+
+
+def _is_gpu(device: Device, processor: str) -> bool:
+    return device.processor(processor).ids.get("tvm", {}).get("kind") in _GPU_KINDS
+
+
+def _no_estimate(device: Device, processor: str) -> str | None:
+    if not _is_gpu(device, processor):
+        return "tvm has no cost model for a CPU or a vector unit; it is measured by running"
+    if device.processor(processor).tile is None:
+        return (
+            f"{device.name} has no figures of its GPU to model kernels with; add [processors.{processor}.tile] to its "
+            "device file"
+        )
+    from compilers.tvm.gpu_code import fitted_precisions
+
+    if not fitted_precisions(device.name):
+        return f"no measured rows of the {processor} of {device.name} are known, to which a model could be fitted"
     return None
 
 

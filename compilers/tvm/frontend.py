@@ -49,6 +49,12 @@ def import_graph(model: onnx.ModelProto) -> Any:  # noqa: ANN401
         raise CompilerError(f"TVM's ONNX importer refused the graph: {reason}") from error
 
 
+def halve(module: Any) -> Any:  # noqa: ANN401
+    """Compute in float16, sums included, as the runtimes of mobile GPUs do; inputs and outputs stay as they are."""
+    passes = relax.transform
+    return passes.ToMixedPrecision(out_dtype="float16")(passes.DecomposeOpsForInference()(module))
+
+
 def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
     """Lay convolutions out as NHWC, fold constants, lower to TIR and fuse."""
     passes = relax.transform
@@ -195,12 +201,19 @@ def _fold_dequantize(arrays: list[Array | None], call: Any) -> Array | None:  # 
     return (data.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale.astype(np.float32)
 
 
+def _fold_astype(arrays: list[Array | None], call: Any) -> Array | None:  # noqa: ANN401
+    # Not to bfloat16 or float8, which numpy lacks.
+    dtype = str(call.attrs.dtype)
+    return _known(arrays[0]).astype(dtype) if dtype in np.sctypeDict else None
+
+
 def _known(array: Array | None) -> Array:
     assert array is not None
     return array
 
 
 _FOLDERS: Final[dict[str, Callable[[list[Array | None], Any], Array | None]]] = {
+    "relax.astype": _fold_astype,
     "relax.permute_dims": _fold_permute,
     "relax.reshape": _fold_reshape,
     "relax.dequantize": _fold_dequantize,

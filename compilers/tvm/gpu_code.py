@@ -1,12 +1,30 @@
-"""The kernels of a GPU artefact as values: who launches what, with which buffers, in which tile. No TVM here."""
+"""The kernels of a GPU artefact as values: who launches what, with which buffers, in which tile, and what it costs.
+
+No TVM here. The cost is the sum of the kernels' modelled times and of the launches, scaled by a fit to latencies that
+somebody measured on the device with another runtime (`benchmarks.tvm_gpu --write`): what TVM's kernels would take if
+they came as near to the model as that runtime's.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from compilers.adapter import CompilerError
+from compilers.artefact import Estimate, Latency, Source
+from partition import CALIBRATION_FILE, load_calibration
+from partition.tile import kernel_cost
 
 if TYPE_CHECKING:
-    from partition.tile import GpuKernel
+    from compilers.artefact import Artefact
+    from partition import LatencyModel
+    from partition.tile import GpuKernel, GpuMachine, GpuTile
+
+FIT_FILE: Final = CALIBRATION_FILE.with_name("tvm_gpu.json")
+# Terms of the fit: seconds within kernels by the model, and number of launches.
+BUSY: Final = "busy_s"
+LAUNCHES: Final = "launches"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,3 +42,96 @@ class HostCode:
     parameters: tuple[str, ...]
     temporaries: tuple[tuple[str, int], ...]
     launches: tuple[Launch, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Function:
+    """One fused function: the tile it was scheduled with or the rule that did it, and its kernels.
+
+    `reason` says why it has no tile, or who asked for it.
+    """
+
+    name: str
+    calls: int
+    rule: str
+    tile: GpuTile | None
+    reason: str
+    code: HostCode
+
+    def to_json(self, machine: GpuMachine | None) -> dict[str, Any]:
+        """Return all of it, JSON-ready, with each kernel's modelled cost where the machine is known."""
+        return {
+            "function": self.name,
+            "calls": self.calls,
+            "rule": self.rule,
+            "tile": dict(self.tile.sizes) if self.tile else None,
+            "reason": self.reason,
+            "temporaries": dict(self.code.temporaries),
+            "kernels": [_kernel(launch, machine) for launch in self.code.launches],
+        }
+
+
+def _kernel(launch: Launch, machine: GpuMachine | None) -> dict[str, Any]:
+    entry = {**launch.kernel.to_json(), "called_with": list(launch.arguments)}
+    if machine is not None:
+        cost = kernel_cost(launch.kernel, machine)
+        entry["modelled"] = {"latency_s": cost.latency_s, "dram_bytes": cost.dram_bytes, **dict(cost.parts)}
+    return entry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What a whole artefact asks of its GPU by the model: time within kernels, launches, DRAM bytes."""
+
+    busy_s: float
+    launches: int
+    dram_bytes: float
+
+    @classmethod
+    def of(cls, functions: tuple[Function, ...], machine: GpuMachine) -> Work:
+        """Add up all calls; a launch's own overhead is not in `busy_s`."""
+        launched = [(f.calls, kernel_cost(launch.kernel, machine)) for f in functions for launch in f.code.launches]
+        return cls(
+            busy_s=sum(calls * (cost.latency_s - machine.launch_s) for calls, cost in launched),
+            launches=sum(calls for calls, _ in launched),
+            dram_bytes=sum(calls * cost.dram_bytes for calls, cost in launched),
+        )
+
+    def to_facts(self) -> tuple[tuple[str, str], ...]:
+        """Return the figures as facts of an artefact."""
+        return ((BUSY, repr(self.busy_s)), (LAUNCHES, str(self.launches)), ("dram_bytes", str(round(self.dram_bytes))))
+
+
+def fitted_precisions(device: str) -> tuple[str, ...]:
+    """List the precisions in which the device's GPU has a fit."""
+    return tuple(model.precision for model in _fits() if model.device == device)
+
+
+def estimate(artefact: Artefact) -> Estimate:
+    """Return the modelled latency, with the interval that holds 8 of 10 models which took no part in the fit.
+
+    Raises:
+        CompilerError: the device has no fit in this precision, or lacked figures of its GPU when this was compiled.
+    """
+    found = [m for m in _fits() if m.key == (artefact.device, artefact.compiler, artefact.precision)]
+    if not found:
+        have = ", ".join(fitted_precisions(artefact.device)) or "none"
+        raise CompilerError(
+            f"no estimate: there is no fit to measured rows in {artefact.precision} for the GPU of {artefact.device}; "
+            f"those there are: {have}"
+        )
+    if not artefact.fact(BUSY):
+        raise CompilerError(f"no estimate: {artefact.device} has no tile geometry of its GPU in {artefact.precision}")
+    typical_s = found[0].predict({term: float(artefact.fact(term)) for term in (BUSY, LAUNCHES)})
+    latency = Latency(
+        typical_s=typical_s,
+        low_s=typical_s * found[0].low_ratio,
+        high_s=typical_s * found[0].high_ratio,
+        source=Source.MODELLED,
+    )
+    return Estimate(latency=latency, dram_bytes=int(artefact.fact("dram_bytes")))
+
+
+@functools.cache
+def _fits() -> tuple[LatencyModel, ...]:
+    return load_calibration(FIT_FILE).models

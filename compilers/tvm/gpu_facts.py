@@ -224,7 +224,7 @@ class _Reader:
         return _SCATTERED
 
     def _root(self, buffer: Any) -> str:  # noqa: ANN401
-        return self._roots.get(buffer.name, buffer.name)
+        return self._roots.get(str(buffer.name), str(buffer.name))
 
 
 def _name(data: Any) -> str:  # noqa: ANN401
@@ -233,7 +233,8 @@ def _name(data: Any) -> str:  # noqa: ANN401
 
 
 def _size_bytes(buffer: Any) -> int:  # noqa: ANN401
-    return math.prod(int(n) for n in buffer.shape) * int(buffer.dtype.lanes) * ((buffer.dtype.bits + 7) // 8)
+    elements = math.prod(int(n) for n in buffer.shape)
+    return elements * int(buffer.dtype.lanes) * ((int(buffer.dtype.bits) + 7) // 8)
 
 
 def _lanes(expr: Any) -> tuple[int, bool]:  # noqa: ANN401

@@ -32,11 +32,10 @@ import tvm_ffi
 from tvm.s_tir import dlight
 
 from compilers.tvm.schedule import Parts, UnscheduledError, first_line, private_like
-from partition.tile import Layer
-from partition.tile.operators import CONV, DEPTHWISE, MATMUL, POOL
+from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, Layer, build_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from partition.tile import GpuTile
 
@@ -49,14 +48,13 @@ _FLAT_LANES: Final = (4, 2)
 class GpuNest:
     """What of a reduction decides which tiles are legal; extents in elements.
 
-    `steps` is the last reduction axis longer than 1, which `k_tile` divides; `shares` tells that all channels read
-    the same data, as in a convolution or a matrix product, so that there is something to stage.
+    `shares` tells that all channels read the same data, as in a convolution or a matrix product, so that there is
+    something to stage.
     """
 
     batches: int
     positions: int
     channels: int
-    steps: int
     reduction: int
     kernel: tuple[int, int]
     data: int
@@ -73,19 +71,6 @@ class GpuNest:
             name=name, op_type="", kind=kind, k=self.channels, c=c, x=self.positions, groups=self.batches,
             kernel=self.kernel, in_x=max(1, self.data // across),
         )  # fmt: skip
-
-
-def refusal(nest: GpuNest, tile: GpuTile) -> str | None:
-    """Return why this schedule cannot build the tile for the nest, or None; the device's limits are not checked."""
-    if nest.steps % tile.k_tile:
-        return f"k_tile {tile.k_tile} does not divide the {nest.steps} elements that the reduction steps over"
-    if tile.k_tile % tile.unroll:
-        return f"unroll {tile.unroll} does not divide k_tile {tile.k_tile}"
-    if tile.thread_k % tile.vector or nest.channels % tile.vector:
-        return f"vector {tile.vector} does not divide thread_k {tile.thread_k} and the {nest.channels} channels"
-    if tile.staged and not nest.shares:
-        return "staged: each channel reads data of its own, so threads have nothing to share"
-    return None
 
 
 def analyse_gpu(func: Any) -> GpuNest | None:  # noqa: ANN401
@@ -108,7 +93,7 @@ def schedule_gpu(func: Any, tile: GpuTile) -> Any:  # noqa: ANN401
     if parts.reduction is None:
         raise UnscheduledError("it has no reduction, so no tile")
     axes = _Axes.of(parts)
-    reason = refusal(axes.nest, tile)
+    reason = build_refusal(axes.nest.layer("function"), tile)
     if reason is not None:
         raise UnscheduledError(reason)
     try:
@@ -116,6 +101,43 @@ def schedule_gpu(func: Any, tile: GpuTile) -> Any:  # noqa: ANN401
     except (tvm.s_tir.schedule.ScheduleError, tvm.error.InternalError) as error:
         raise UnscheduledError(first_line(error)) from error
     return private_like(func, parts.sch.mod["main"])
+
+
+def schedule_rest(func: Any, target: Any) -> tuple[Any, str]:  # noqa: ANN401
+    """Schedule a function that has no tile; return it with the name of the rule.
+
+    A vector loop where there is no reduction, else what of TVM's dlight takes it.
+
+    Raises:
+        UnscheduledError: no rule takes it.
+    """
+    flat = _flat(func)
+    if flat is not None:
+        return private_like(func, flat), "flat"
+    for rule in (dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()):
+        # Rules take a function apart in place (docs/vendor_bugs.md): each gets a copy.
+        module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        try:
+            with target:
+                done = dlight.ApplyDefaultSchedule(rule)(tvm.ir.load_json(tvm.ir.save_json(module)))["main"]
+        except (tvm.error.InternalError, tvm.s_tir.schedule.ScheduleError, ValueError, AssertionError):
+            continue
+        if done.attrs and done.attrs.get("tirx.is_scheduled"):
+            return private_like(func, done.without_attr("tirx.is_scheduled")), f"dlight {type(rule).__name__}"
+    raise UnscheduledError("none of TVM's rules for GPUs takes it")
+
+
+def _flat(func: Any) -> Any | None:  # noqa: ANN401
+    try:
+        parts = Parts.of(func)
+        if parts.reduction is not None:
+            return None
+        for block in parts.before:
+            parts.sch.compute_inline(block)
+        flatten(parts.sch, parts.after[-1])
+    except (UnscheduledError, tvm.s_tir.schedule.ScheduleError):
+        return None
+    return parts.sch.mod["main"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +148,6 @@ class _Axes:
     inner: tuple[int, ...]
     reduced: tuple[int, ...]
     extents: tuple[int, ...]
-    in_data: frozenset[int]
-    in_weights: frozenset[int]
     nest: GpuNest
 
     @classmethod
@@ -147,7 +167,7 @@ class _Axes:
         outer = tuple(i for i in spatial[:-1] if shares and i in weights)
         inner = tuple(i for i in spatial[:-1] if i not in outer)
         return cls(
-            outer=outer, inner=inner, reduced=reduced, extents=extents, in_data=used[0], in_weights=weights,
+            outer=outer, inner=inner, reduced=reduced, extents=extents,
             nest=_nest(extents, outer, inner, reduced, block.reads, shares=shares),
         )  # fmt: skip
 
@@ -161,7 +181,7 @@ class _Axes:
         long = [i for i in self.reduced if self.extents[i] > 1]
         return long[-1] if long else self.reduced[-1]
 
-    def mixed(self, axes: Sequence[int], values: Sequence[Any]) -> Any:  # noqa: ANN401
+    def mixed(self, axes: Sequence[int], values: Sequence[Any] | Mapping[int, Any]) -> Any:  # noqa: ANN401
         """Return one index over several axes, the last fastest."""
         index = tvm.tirx.IntImm("int64", 0)
         for axis in axes:
@@ -187,7 +207,6 @@ def _nest(
         batches=product(outer),
         positions=product(inner),
         channels=extents[len(outer) + len(inner)],
-        steps=next((n for n in reversed(lengths) if n > 1), 1),
         reduction=math.prod(lengths),
         kernel=(lengths[0], lengths[1]) if windowed else (1, 1),
         data=math.prod(_extent(n) for n in reads[0].source.shape),
@@ -209,12 +228,12 @@ def _tile(parts: Parts, axes: _Axes, tile: GpuTile) -> None:
     sch.set_scope(reduction, 0, "local")
     steps, first = _order_sums(sch, axes, reduction, tile)
     if data is not None:
-        _load(sch, axes, (reduction, data, weights), steps, tile)
+        _load(sch, (reduction, data, weights), steps, tile)
     sch.decompose_reduction(reduction, first)
 
 
 def _inline(parts: Parts) -> None:
-    """Bring the producers into the loads and the epilogue into the store; what changes shape gets a kernel of its own."""
+    """Bring producers into the loads and the epilogue into the store; what changes shape gets its own kernel."""
     sch, anchor = parts.sch, parts.anchor()
     for block in parts.before:
         sch.compute_inline(block)
@@ -241,14 +260,21 @@ def _normalise(sch: Any, axes: _Axes, reduction: Any, data: Any, weights: Any, o
         return [*output(*v), *(v[i] for i in axes.reduced)]
 
     sch.transform_layout(reduction, ("write", 0), _index_map(output, spatial))
-    for block, used in ((data, axes.in_data), (weights, axes.in_weights)):
+    for place, block in enumerate((data, weights)):
         if block is not None:
-            _normalise_operand(sch, axes, reduction, block, sorted(used))
+            _normalise_operand(sch, axes, block, _copied_axes(sch, reduction, place))
     sch.transform_block_layout(reduction, _index_map(whole, spatial + len(axes.reduced)))
     sch.transform_block_layout(out, _index_map(output, spatial))
 
 
-def _normalise_operand(sch: Any, axes: _Axes, reduction: Any, block: Any, used: list[int]) -> None:  # noqa: ANN401
+def _copied_axes(sch: Any, reduction: Any, place: int) -> list[int]:  # noqa: ANN401
+    """Return the axes that an operand has after `reindex`, which drops some of those of length 1."""
+    block = sch.get(reduction)
+    variables = [axis.var for axis in block.iter_vars]
+    return [next(i for i, v in enumerate(variables) if v.same_as(part.min)) for part in block.reads[place].region]
+
+
+def _normalise_operand(sch: Any, axes: _Axes, block: Any, used: list[int]) -> None:  # noqa: ANN401
     """Give an operand the axes (batch, position, reduction..., channel) that it has, in this order."""
     at = {axis: place for place, axis in enumerate(used)}
     groups = [[i for i in axis_group if i in at] for axis_group in (axes.outer, axes.inner)]
@@ -297,7 +323,7 @@ def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[t
     return (outer, middle), order[0]
 
 
-def _load(sch: Any, axes: _Axes, blocks: tuple[Any, Any, Any], steps: tuple[Any, Any], tile: GpuTile) -> None:  # noqa: ANN401
+def _load(sch: Any, blocks: tuple[Any, Any, Any], steps: tuple[Any, Any], tile: GpuTile) -> None:  # noqa: ANN401
     reduction, data, weights = blocks
     registers = sch.cache_read(reduction, 0, "local") if tile.staged else data
     sch.compute_at(registers, steps[1], preserve_unit_loops=True)

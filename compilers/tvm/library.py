@@ -22,7 +22,7 @@ from tvm.relax.backend.cpu_generic import pipeline
 from compilers.adapter import CompilerError, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from compilers.artefact import Artefact
@@ -37,8 +37,16 @@ _COMPILERS: Final = ("g++", "gcc", "c++", "cc", "clang++", "clang")
 _SAFE_SUFFIX: Final = "_safe"
 
 
-def assemble(module: Any, tuned: Mapping[str, Any], safe: Mapping[str, Any], target: Any, baseline: Any) -> Any:  # noqa: ANN401
-    """Build the executable from the module with its functions as tuned.
+def assemble(
+    module: Any,  # noqa: ANN401
+    tuned: Mapping[str, Any],
+    safe: Mapping[str, Any],
+    target: Any,  # noqa: ANN401
+    baseline: Any,  # noqa: ANN401
+    *,
+    instruments: Sequence[Any] = (),
+) -> Any:  # noqa: ANN401
+    """Build the executable from the module with its functions as tuned; `instruments` see the passes of the build.
 
     `safe` are the functions that only the baseline target compiles right; they become a library of their own
     and the main function calls them by name.
@@ -53,7 +61,7 @@ def assemble(module: Any, tuned: Mapping[str, Any], safe: Mapping[str, Any], tar
         whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
     passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)
-    with target, tvm.transform.PassContext(opt_level=3, config=NO_ASSERTS):
+    with target, tvm.transform.PassContext(opt_level=3, config=NO_ASSERTS, instruments=list(instruments)):
         return relax.build(whole, target=target, relax_pipeline=tvm.transform.Sequential(passes))
 
 

@@ -1,4 +1,4 @@
-"""Run generated OpenCL kernels with pyopencl, on whatever OpenCL there is (PoCL runs them on a CPU): do they compute right?
+"""Run generated OpenCL kernels with pyopencl on whatever OpenCL there is (PoCL is one for CPUs): are they right?
 
 Nothing here is timed. Call it through `compilers.in_child`: an OpenCL driver compiles and runs vendor code.
 """
@@ -14,7 +14,7 @@ from compilers.adapter import CompilerError, missing_package
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compilers.tvm.gpu_facts import HostCode
+    from compilers.tvm.gpu_code import HostCode
 
 Array = np.ndarray[Any, Any]
 

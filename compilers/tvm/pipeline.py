@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tvm
 
+from compilers.adapter import CompilerError
 from compilers.tvm import foreign, frontend, library
-from compilers.tvm.cache import TileCache
+from compilers.tvm.cache import Decision, TileCache
 from compilers.tvm.dot import dot_of
+from compilers.tvm.nodes import tiles_by_function
+from compilers.tvm.schedule import analyse
 from compilers.tvm.sweep import Sweep, apply
 from compilers.tvm.targets import cpu_of, host_target, reference_target, registers_of, target_of
+from compilers.tvm.tiles import TileConfig, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compilers.tvm.cache import Decision
-    from graphs import Graph
-    from partition import Device
+    from partition import Segment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,28 +44,30 @@ class Built:
     facts: tuple[tuple[str, str], ...]
 
 
-def build(graph: Graph, version: str, *, threads: int, candidates: int, trials: int = 0) -> Built:
-    """Build a graph for this machine's CPU; `version` keeps the cache of one TVM from another.
+def build(segment: Segment, version: str, *, threads: int, candidates: int, trials: int = 0) -> Built:
+    """Build a segment for this machine's CPU; `version` keeps the cache of one TVM from another.
 
     `candidates` is the tiles that the sweep tries for each function, `trials` the schedules that MetaSchedule does.
 
     Raises:
-        CompilerError: TVM refused the graph, or compiles some function wrong in every way known here.
+        CompilerError: TVM refused the graph or a tile, or compiles some function wrong in every way known here.
     """
     target = host_target()
-    imported = frontend.import_graph(graph.proto())
+    imported = frontend.import_graph(segment.graph.proto())
     module, functions = _fused(imported, target)
     calls = frontend.count_calls(module)
     names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
-    decisions = sweep.decide(functions, calls)
+    asked = _asked(segment, module, functions)
+    free = {name: func for name, func in functions.items() if name not in asked}
+    decisions = sweep.decide(free, calls) | asked
     tuned = _as_decided(functions, decisions, threads)
     if trials:
         from compilers.tvm.tune import Tuner
 
         tuner = Tuner(sweep=sweep, trials=trials, cache=TileCache.for_build(*names, f"tune{trials}"))
-        decisions = tuner.improve(functions, decisions, calls)
-        tuned |= tuner.tuned(functions, decisions)
+        decisions = tuner.improve(free, {name: decisions[name] for name in free}, calls) | asked
+        tuned |= tuner.tuned(free, decisions)
     safe = {name: func for name, func in functions.items() if decisions[name].build == "safe"}
     executable = library.assemble(module, tuned, safe, target, reference_target(target))
     return Built(
@@ -77,17 +81,17 @@ def build(graph: Graph, version: str, *, threads: int, candidates: int, trials: 
     )
 
 
-def build_elsewhere(graph: Graph, device: Device, processor: str, *, threads: int) -> Built:
-    """Build a graph for the processor of another machine.
+def build_elsewhere(segment: Segment, *, threads: int) -> Built:
+    """Build a segment for the processor of another machine.
 
     Raises:
-        CompilerError: TVM does not know the target, or refused the graph.
+        CompilerError: TVM does not know the target, or refused the graph or a tile.
     """
-    target, here = target_of(device, processor), reference_target(host_target())
-    imported = frontend.import_graph(graph.proto())
+    target, here = target_of(segment.device, segment.processor), reference_target(host_target())
+    imported = frontend.import_graph(segment.graph.proto())
     integer_macs = int(imported.attrs[frontend.INTEGER_MACS])
     module, functions = _fused(imported, target)
-    decisions = foreign.decide(functions, target, parallel=threads > 1)
+    decisions = foreign.decide(functions, target, parallel=threads > 1) | _asked(segment, module, functions)
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
     alike = not (integer_macs and dot_of(target))
@@ -106,6 +110,22 @@ def build_elsewhere(graph: Graph, device: Device, processor: str, *, threads: in
             ("checked", f"on this machine's code generator, with {'the same' if alike else 'other'} schedules"),
         ),
     )
+
+
+def _asked(segment: Segment, module: Any, functions: Mapping[str, Any]) -> dict[str, Decision]:  # noqa: ANN401
+    """Return the decisions that the segment's tiles come to.
+
+    Raises:
+        CompilerError: a tile is not for one of the functions, or not legal there.
+    """
+    found = {}
+    for name, tile in tiles_by_function(segment, module, functions, TileConfig).items():
+        nest = analyse(functions[name])
+        reason = refusal(tile, nest) if nest else "it has no reduction"
+        if reason is not None:
+            raise CompilerError(f"the plan's tile {tile} cannot be built for {name}: {reason}")
+        found[name] = Decision(build="tiled", config=tile, reason="asked for by the plan")
+    return found
 
 
 def _plain(imported: Any, target: Any, threads: int) -> Any:  # noqa: ANN401

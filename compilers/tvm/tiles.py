@@ -102,6 +102,19 @@ def candidates(nest: Nest, registers: Registers, limit: int) -> tuple[TileConfig
     return tuple(dict.fromkeys(ordered))[:limit]
 
 
+def refusal(tile: TileConfig, nest: Nest) -> str | None:
+    """Return why the schedule cannot build the tile for the nest, or None."""
+    if min(tile.channels, tile.columns, tile.lanes) < 1:
+        return "every size must be at least 1"
+    if nest.channels % tile.channels or tile.channels % tile.lanes:
+        return f"lanes must divide channels, and channels the {nest.channels} of the output"
+    if nest.columns % tile.columns:
+        return f"columns must divide the {nest.columns} of the output"
+    if tile.inline_pad and not nest.padded:
+        return "there is no padding to compute inside"
+    return None
+
+
 def _fitted(tile: TileConfig, nest: Nest) -> TileConfig:
     """Choose where padding happens and which loop is outer.
 

@@ -4,6 +4,7 @@ from partition.tile.cost import BandwidthBound, Cost, Machine, Point, operand_co
 from partition.tile.gpu import GpuMachine, GpuSpace, GpuTile, gpu_machine, power_space
 from partition.tile.gpu import evaluate as evaluate_gpu
 from partition.tile.gpu import refusal as gpu_refusal
+from partition.tile.gpu_build import build_refusal, buildable_space
 from partition.tile.gpu_kernel import Access, GpuKernel, kernel_cost
 from partition.tile.gpu_search import GpuResult, frontier_gpu, search_gpu
 from partition.tile.npu import NpuMachine, NpuSpace, NpuTile, balanced_space, every_space, npu_machine, row_space
@@ -11,8 +12,12 @@ from partition.tile.npu_cost import evaluate as evaluate_npu
 from partition.tile.npu_cost import largest_tile, rows_fetched
 from partition.tile.npu_cost import refusal as npu_refusal
 from partition.tile.operators import (
+    CONV,
+    DEPTHWISE,
     ELEMENT_BYTES,
     KINDS,
+    MATMUL,
+    POOL,
     Layer,
     TileError,
     convolution,
@@ -27,8 +32,12 @@ from partition.tile.validation import Validation, validations
 from partition.tile.whole import WholeCost, whole_cost
 
 __all__ = [
+    "CONV",
+    "DEPTHWISE",
     "ELEMENT_BYTES",
     "KINDS",
+    "MATMUL",
+    "POOL",
     "Access",
     "BandwidthBound",
     "Cost",
@@ -48,6 +57,8 @@ __all__ = [
     "Validation",
     "WholeCost",
     "balanced_space",
+    "build_refusal",
+    "buildable_space",
     "convolution",
     "evaluate_gpu",
     "evaluate_npu",

@@ -177,11 +177,12 @@ def _line_bytes(kernel: GpuKernel, machine: GpuMachine, warps: int) -> dict[str,
 
 
 def _dram_bytes(kernel: GpuKernel, machine: GpuMachine, lines: Mapping[str, float], resident: int) -> float:
-    """Bytes from DRAM: each buffer once; one that the cache cannot hold again for each wave, as far as it is asked for."""
+    """Bytes from DRAM: each buffer once; one larger than the cache again for each wave, as far as it is asked for."""
     waves = max(1.0, math.ceil(kernel.blocks / (machine.units * resident)))
     sizes = dict(kernel.arguments)
     return sum(
-        min(asked, sizes[name] * (1.0 if sizes[name] <= machine.cache_bytes else waves)) for name, asked in lines.items()
+        min(asked, sizes[name] * (1.0 if sizes[name] <= machine.cache_bytes else waves))
+        for name, asked in lines.items()
     )
 
 

@@ -105,7 +105,7 @@ def _grids(
     count = threads[0] * threads[1]
     threads = threads[:, (count <= machine.threads_per_block) & (count % machine.warp == 0)]
     k_tile, _, vector, unroll = loops
-    loops = loops[:, (unroll <= k_tile) & (vector * machine.element_bytes <= WIDEST_LOAD_BYTES)]
+    loops = loops[:, (k_tile % unroll == 0) & (vector * machine.element_bytes <= WIDEST_LOAD_BYTES)]
     rows = max(1, _CHUNK // loops.shape[1])
     for start in range(0, threads.shape[1], rows):
         grid = Grid.of(layer, machine, threads[:, start : start + rows], loops)

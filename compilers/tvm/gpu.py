@@ -1,0 +1,165 @@
+"""A graph for a GPU: a tile for each fused function, kernels in the GPU's language, and what their code says.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import tvm
+
+from compilers.adapter import CompilerError
+from compilers.tvm import foreign, frontend, library
+from compilers.tvm.gpu_code import Function
+from compilers.tvm.gpu_facts import Split
+from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu, schedule_rest
+from compilers.tvm.nodes import tiles_by_function
+from compilers.tvm.schedule import UnscheduledError
+from compilers.tvm.targets import target_of
+from partition.tile import GpuTile, TileError, buildable_space, gpu_machine, search_gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from partition import Segment
+    from partition.tile import GpuMachine, Layer
+
+SOURCES: Final = {"opencl": "kernels.cl", "metal": "kernels.metal", "cuda": "kernels.cu"}
+# Without figures of the GPU: a wave of 64 threads, with as many sums as any GPU's registers hold.
+_THREADS: Final = 64
+_CHANNELS: Final = 16
+_SUMS: Final = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GpuBuilt:
+    """The executable, the source of its kernels, and each fused function with how it was scheduled."""
+
+    executable: Any
+    target: Any
+    functions: tuple[Function, ...]
+
+    @property
+    def kind(self) -> str:
+        """The language of the kernels, in TVM's words."""
+        return str(self.target.kind.name)
+
+    def source(self) -> str:
+        """Return the kernels' source."""
+        found = [module for module in _imported(self.executable.mod) if module.kind == self.kind]
+        return "\n".join(str(module.inspect_source()) for module in found)
+
+
+def machine_of(segment: Segment) -> GpuMachine | None:
+    """Return the GPU's figures in the segment's precision, None where its device file has too few of them."""
+    try:
+        return gpu_machine(segment.device, segment.precision, processor=segment.processor)
+    except TileError:
+        return None
+
+
+def build(segment: Segment) -> GpuBuilt:
+    """Schedule and build a segment for the GPU of its device.
+
+    Raises:
+        CompilerError: TVM refused the graph or the target, or a tile of the segment cannot be built.
+    """
+    target, machine = target_of(segment.device, segment.processor), machine_of(segment)
+    imported = frontend.import_graph(segment.graph.proto())
+    module = frontend.fuse(frontend.halve(imported) if segment.precision == "fp16" else imported, target)
+    functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    asked = tiles_by_function(segment, module, functions, GpuTile)
+    choices = {name: _choose(name, func, target, machine, asked.get(name)) for name, func in functions.items()}
+    split = Split()
+    executable = library.assemble(
+        module, {name: choice.scheduled for name, choice in choices.items()}, {}, target, target, instruments=[split]
+    )
+    calls, code = frontend.count_calls(module), split.code()
+    return GpuBuilt(
+        executable=executable,
+        target=target,
+        functions=tuple(
+            Function(
+                name=name, calls=calls[name], rule=choice.rule, tile=choice.tile, reason=choice.reason, code=code[name]
+            )
+            for name, choice in choices.items()
+            if name in code
+        ),
+    )
+
+
+def export(built: GpuBuilt, folder: Path) -> tuple[str, ...]:
+    """Write the host's library or objects and the kernels' source; return the files' names, the main one first."""
+    name = SOURCES[built.kind]
+    (folder / name).write_text(built.source(), encoding="utf-8")
+    triple = str(built.target.host.attrs["mtriple"])
+    if "apple" not in triple:
+        return (*foreign.export(built.executable, folder, triple), name)
+    built.executable.export_library(str(folder / "model.tar"), fcompile=tvm.support.tar.tar)
+    return ("model.tar", name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Choice:
+    scheduled: Any
+    rule: str
+    tile: GpuTile | None = None
+    reason: str = ""
+
+
+def _choose(name: str, func: Any, target: Any, machine: GpuMachine | None, asked: GpuTile | None) -> _Choice:  # noqa: ANN401
+    """Schedule with the tile that was asked for, else the model's best, else the usual one, else without a tile."""
+    try:
+        nest = analyse_gpu(func)
+    except UnscheduledError as error:
+        nest, reason = None, str(error)
+    else:
+        reason = "it has no reduction"
+    if asked is not None:
+        return _as_asked(name, func, asked)
+    for tile in _proposals(nest.layer(name), machine) if nest else ():
+        try:
+            return _Choice(scheduled=schedule_gpu(func, tile), rule="tile", tile=tile)
+        except UnscheduledError as error:
+            reason = f"{tile}: {error}"
+    try:
+        scheduled, rule = schedule_rest(func, target)
+    except UnscheduledError as error:
+        raise CompilerError(f"TVM's function {name} cannot be scheduled for a GPU: {error}") from error
+    return _Choice(scheduled=scheduled, rule=rule, reason=reason)
+
+
+def _as_asked(name: str, func: Any, tile: GpuTile) -> _Choice:  # noqa: ANN401
+    try:
+        return _Choice(scheduled=schedule_gpu(func, tile), rule="tile", tile=tile, reason="asked for by the plan")
+    except UnscheduledError as error:
+        raise CompilerError(f"the plan's tile {tile} cannot be built for {name}: {error}") from error
+
+
+def _proposals(layer: Layer, machine: GpuMachine | None) -> tuple[GpuTile, ...]:
+    usual = usual_tile(layer)
+    if machine is None:
+        return (usual,)
+    try:
+        return search_gpu(layer, machine, buildable_space(layer, machine)).tile, usual
+    except TileError:
+        return (usual,)
+
+
+def usual_tile(layer: Layer) -> GpuTile:
+    """Return a tile that suits most GPUs, for one whose figures are not known."""
+    vector = math.gcd(layer.k, _SUMS)
+    channels = min(_CHANNELS, 1 << max(0, (layer.k // vector).bit_length() - 1))
+    k_tile = math.gcd(layer.c, 2 * _SUMS)
+    many = layer.positions * layer.k > _THREADS * _THREADS * _SUMS * vector
+    return GpuTile(
+        block_x=_THREADS // channels, block_y=channels, thread_x=_SUMS if many else 1, thread_k=vector, k_tile=k_tile,
+        staged=False, vector=vector, unroll=math.gcd(k_tile, _SUMS),
+    )  # fmt: skip
+
+
+def _imported(module: Any) -> list[Any]:  # noqa: ANN401
+    return [module, *(deeper for imported in module.imports for deeper in _imported(imported))]

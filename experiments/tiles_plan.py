@@ -1,0 +1,63 @@
+"""The best kernels of a model's operators as a plan, which `experiments.pareto --plan` compiles and costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from compilers import Action, get_compiler
+from experiments.plans import write_plan
+from partition import Plan, Segment, Tile, load_device
+from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, GpuTile, TileError, buildable_space, layers_of, search_gpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from graphs import Graph
+    from partition.tile import GpuMachine, Layer
+
+_COMPILER: Final = "tvm"
+# What is one kernel; a normalisation is several.
+_KINDS: Final = (CONV, DEPTHWISE, MATMUL, POOL)
+
+
+def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, objective: str, folder: Path) -> str:
+    """Write the plan and return a sentence with its path, or one that says why there is none."""
+    chip = load_device(device)
+    why = get_compiler(_COMPILER).why_not(Action.COMPILE, chip, "gpu")
+    if why is not None:
+        return f"no plan with these tiles: {why}"
+    tiles = best_tiles(graph, gpu, objective)
+    if not tiles:
+        return "no plan with these tiles: no operator is one kernel that can be told its tile"
+    segment = Segment(
+        graph=graph, device=chip, processor="gpu", compiler=_COMPILER, precision=precision, tiles=tiles
+    )  # fmt: skip
+    path = write_plan(Plan(graph_digest=graph.digest, segments=(segment,)), folder)
+    return f"wrote {len(tiles)} GPU tiles as the plan {path}: experiments.pareto ... --device {device} --plan {path}"
+
+
+def best_tiles(graph: Graph, gpu: GpuMachine, objective: str) -> tuple[Tile, ...]:
+    """Return the best tile of each operator among those that a kernel can be written with."""
+    known: dict[tuple[object, ...], GpuTile | None] = {}
+    tiles = []
+    for layer in layers_of(graph)[0]:
+        if layer.kind not in _KINDS:
+            continue
+        if layer.signature not in known:
+            known[layer.signature] = _best(layer, gpu, objective)
+        found = known[layer.signature]
+        if found is not None:
+            tiles.append(Tile(node=layer.name, sizes=found.sizes))
+    return tuple(tiles)
+
+
+def _best(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
+    space = buildable_space(layer, gpu)
+    if layer.kind == CONV and layer.groups > 1:
+        # Blocks of channels cross the groups, each with data of its own.
+        space = dataclasses.replace(space, staged=(False,))
+    try:
+        return search_gpu(layer, gpu, space, objective=objective).tile
+    except TileError:
+        return None
