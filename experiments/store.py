@@ -72,6 +72,7 @@ class Row:
     samples_s: tuple[float, ...] | None = None
     process_medians_s: tuple[float, ...] | None = None
     spread_ratio: float | None = None
+    temperature_c: tuple[float, float] | None = None
     compile_s: float | None = None
     segment_processors: tuple[str, ...] | None = None
     segment_latency_s: tuple[float, ...] | None = None
@@ -147,6 +148,7 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
         "samples_s": samples and samples.steady_s,
         "process_medians_s": samples and samples.medians_s,
         "spread_ratio": samples and samples.spread_ratio,
+        "temperature_c": outcome.temperature_c,
         "compile_s": outcome.compile_s,
         "segment_latency_s": tuple(latency.typical_s for latency in outcome.segment_latencies) or None,
         "segment_energy_parts_j": tuple(e and dict(e.parts_j) for e in outcome.segment_energies) or None,

@@ -292,6 +292,7 @@ def _sum_up(
         compile_s=sum(a.compile_s for a in artefacts),
         segment_latencies=tuple(c.latency for c in costs),
         segment_energies=tuple(c.energy for c in costs),
+        temperature_c=costs[0].run.temperature_c if len(costs) == 1 and costs[0].run else None,
     )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compilers import Artefact, Limits, Session, get_compiler, in_child
 from experiments.evaluator.measure import MIN_SAMPLES, SAMPLES, Samples, calls_per_sample, measure
 from experiments.evaluator.power.sensor import SensorError
+from experiments.evaluator.power.sysfs import hottest_c
 from experiments.evaluator.power.window import MeasuredEnergy, WindowError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Run:
 
     `samples` and `peak_memory_bytes` (resident growth from before the load) are None unless the session
     runs on the device that the segment asked for; memory and energy are of this machine's processes only. `energy` is
-    what the meter measured, None without one; where it was asked and could not, `no_energy` says why.
+    what the meter measured, None without one; where it was asked and could not, `no_energy` says why. `temperature_c`
+    is this machine's hottest thermal zone before and after the timing, None where there is none.
     """
 
     outputs: Feed
@@ -38,6 +40,7 @@ class Run:
     peak_memory_bytes: int | None
     energy: MeasuredEnergy | None = None
     no_energy: str = ""
+    temperature_c: tuple[float, float] | None = None
 
 
 def run_artefact(
@@ -71,7 +74,9 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | 
     before = process.memory_info().rss
     with compiler.load(artefact) as session:
         on_device = type(session).on_device
+        cool_c = hottest_c()
         timed = _timed(session, feed, budget_s) if on_device and budget_s else None
+        hot_c = hottest_c()
         outputs = session.run(feed)
         here = on_device and session.here
         peak = process.memory_info().rss - before if here else None
@@ -82,6 +87,7 @@ def _run(artefact: Artefact, feed: Feed, budget_s: float | None, meter: Meter | 
         peak_memory_bytes=max(peak, 0) if peak is not None else None,
         energy=energy,
         no_energy=no_energy,
+        temperature_c=(cool_c, hot_c) if timed and here and cool_c is not None and hot_c is not None else None,
     )
 
 

@@ -30,6 +30,7 @@ class Evaluation:
     `output_error` is the worst over the graph's outputs, None when the plan could not be run here;
     `runs_on` says what ran it. `peak_memory_bytes` is None where nobody can tell. `latency` is the segments' one
     after the other, handovers included; `segment_latencies` and `segment_energies` are theirs alone.
+    `temperature_c` is the machine's hottest zone before and after the timing.
     """
 
     plan_digest: str
@@ -47,6 +48,7 @@ class Evaluation:
     compile_s: float
     segment_latencies: tuple[Latency, ...] = ()
     segment_energies: tuple[Energy | None, ...] = ()
+    temperature_c: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -93,6 +93,8 @@ def test_a_row_of_the_host_is_metered(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EDGEFRONTIER_SYS", str(tmp_path / "sys"))
+    for zone, millidegrees in (("thermal_zone0", 45_000), ("thermal_zone1", 61_500), ("thermal_zone2", "")):
+        put(tmp_path / "sys" / "class" / "thermal" / zone / "temp", millidegrees)
     with rapl(tmp_path / "sys", steady):
         row, environment = run(model, tmp_path / "out")
         assert doctor([]) == 0
@@ -108,6 +110,7 @@ def test_a_row_of_the_host_is_metered(
     assert row["energy_low_j"] <= row["energy_j"] <= row["energy_high_j"]
     assert abs(row["energy_net_j"]) <= meter["uncertainty_j"] + 0.05 * row["energy_j"]
     assert sum(row["energy_parts_j"].values()) == pytest.approx(row["energy_j"])
+    assert row["temperature_c"] == [61.5, 61.5]
     assert "metered" in printed
     assert "cpu: energy is measured by rapl package-0" in printed
 

@@ -156,6 +156,12 @@ class Hwmon(Sensor):
         return rails
 
 
+def hottest_c() -> float | None:
+    """Return the highest temperature in degC that a thermal zone of this machine tells now; None when none does."""
+    readings = [_text(path) for path in _sys().glob("class/thermal/thermal_zone*/temp")]
+    return max((int(text) * 1e-3 for text in readings if text and text.lstrip("-").isdigit()), default=None)
+
+
 def _readable(path: Path) -> str | None:
     try:
         path.read_text()
