@@ -58,7 +58,8 @@ def _guarded(
 ) -> tuple[ChildSession, PlanSession, FallbackSession]:
     log, on_event = told
     behind = PlanSession(_compiled(on_cpu(plan), build, limits))
-    first = ChildSession(_compiled(plan, build, limits), time_limit_s=breaker.time_limit_s, log=log)
+    steps = _compiled(plan, build, limits)
+    first = ChildSession(steps, time_limit_s=breaker.time_limit_s, limits=limits, log=log)
     try:
         first.wait()
     except (EndedError, CompilerError) as error:

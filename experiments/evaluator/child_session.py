@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
-from compilers import Artefact, CompilerError, Session, get_compiler
+from compilers import Artefact, CompilerError, Limits, Session, get_compiler
 from experiments.evaluator.fallback import NotReadyError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ R = TypeVar("R")
 Arrays = dict[str, NDArray[Any]]
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _POLL_S: Final = 0.01
+_LOOK_S: Final = 1.0
 
 
 class EndedError(RuntimeError):
@@ -91,10 +93,11 @@ class ChildSession(Session):
     """
 
     def __init__(
-        self, steps: Sequence[Step], *, time_limit_s: float, start_limit_s: float = 120.0, log: Path | None = None
+        self, steps: Sequence[Step], *, time_limit_s: float, limits: Limits | None = None, log: Path | None = None
     ) -> None:
-        """Start the process; it loads in the background."""
-        self._steps, self._limit_s, self._start_limit_s = tuple(steps), time_limit_s, start_limit_s
+        """Start the process; it loads in the background, within `limits`, whose memory holds for all of its life."""
+        self._steps, self._limit_s, self._limits = tuple(steps), time_limit_s, limits or Limits()
+        self._next_look_s = 0.0
         self._log = log or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
@@ -120,7 +123,7 @@ class ChildSession(Session):
 
         Raises:
             NotReadyError: the process has not loaded yet.
-            EndedError: no answer within the limit, and the process was ended; or it died.
+            EndedError: no answer within the limit, or too much memory, and the process was ended; or it died.
             CompilerError: the backend refused or failed; the process goes on.
         """
         if self._process is None:
@@ -130,12 +133,14 @@ class ChildSession(Session):
         with self._ended_after(self._limit_s) as expired:
             try:
                 self._pipe.send(dict(inputs))
-                return self._received()
+                outputs = self._received()
             except (EOFError, OSError) as error:
                 if expired.is_set():
                     told = f"no answer within {self._limit_s:g} s; the plan's process was ended"
                     raise EndedError(told) from error
                 raise EndedError(self._death()) from error
+        self._end_when_large()
+        return outputs
 
     def close(self) -> None:
         """End the process."""
@@ -166,9 +171,9 @@ class ChildSession(Session):
             if self._pipe.poll():
                 self._received()
                 self._ready = True
-            elif time.monotonic() - self._started_s > self._start_limit_s:
+            elif time.monotonic() - self._started_s > self._limits.time_s:
                 self._end()
-                raise EndedError(f"the plan did not load within {self._start_limit_s:g} s; its process was ended")
+                raise EndedError(f"the plan did not load within {self._limits.time_s:g} s; its process was ended")
         except (EOFError, OSError) as error:
             raise EndedError(f"while it loaded, {self._death()}") from error
         except CompilerError:
@@ -202,6 +207,18 @@ class ChildSession(Session):
             timer.join()
             if expired.is_set():
                 self._end()
+
+    def _end_when_large(self) -> None:
+        """Look once a second whether the process has outgrown its memory: a runtime may leak a little each call."""
+        now = time.monotonic()
+        if now < self._next_look_s or self._process is None:
+            return
+        self._next_look_s = now + _LOOK_S
+        with contextlib.suppress(psutil.NoSuchProcess):  # the next call tells how it ended
+            if psutil.Process(self._process.pid).memory_info().rss > self._limits.memory_bytes:
+                self._end()
+                limit = f"{self._limits.memory_bytes / 2**30:.3g} GiB"
+                raise EndedError(f"the plan's process took more memory than its limit of {limit} and was ended")
 
     def _death(self) -> str:
         """Say how the process ended, and forget it."""

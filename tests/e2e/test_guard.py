@@ -97,6 +97,11 @@ def test_a_plan_that_does_not_load_and_a_call_that_is_refused_say_why(plan: Plan
         with pytest.raises(CompilerError, match="x"):
             session.run({"z": FEED["x"]})
         assert session.pid == pid  # a refusal does not end the process
+        session._limits = Limits(memory_bytes=1 << 20)
+        session._next_look_s = 0.0
+        with pytest.raises(EndedError, match="more memory than its limit"):
+            session.run(FEED)
+        assert session.pid is None
     artefact = compile_segment(plan.segments[0], tmp_path / "build", Limits())
     artefact.main_file.write_bytes(b"no model")
     with child(plan, tmp_path) as session, pytest.raises(CompilerError):
