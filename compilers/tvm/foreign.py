@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers.adapter import CompilerError
+from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.cache import Decision
 from compilers.tvm.elf import MACHINES, machine_of
-from compilers.tvm.schedule import UnscheduledError, analyse, schedule
+from compilers.tvm.schedule import analyse, schedule
 from compilers.tvm.sweep import build_modules
 from compilers.tvm.targets import registers_of
 from compilers.tvm.tiles import candidates

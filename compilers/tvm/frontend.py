@@ -15,6 +15,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from compilers.adapter import CompilerError
 from compilers.tvm.expressions import clamp, constant, is_constant, is_float, scalar, static_shape
+from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
 
@@ -62,7 +63,7 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         module = passes.DecomposeOpsForInference()(passes.DeadCodeElimination()(module))
         module = passes.CanonicalizeBindings()(_fold(module))
         module = passes.Normalize()(passes.ConvertLayout(_LAYOUTS)(module))
-        module = pack(passes.CanonicalizeBindings()(_fold(module)), target)
+        module = vectorisable(pack(passes.CanonicalizeBindings()(_fold(module)), target))
         return tvm.transform.Sequential(
             [
                 passes.FoldConstant(),

@@ -31,7 +31,8 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import dlight
 
-from compilers.tvm.schedule import Parts, UnscheduledError, first_line, private_like
+from compilers.tvm.blocks import UnscheduledError, first_line, private_like
+from compilers.tvm.schedule import Parts
 from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, Layer, build_refusal
 
 if TYPE_CHECKING:

@@ -145,5 +145,5 @@ def _fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: A
     return module, {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
 
 
-# Of schedule.py and tiles.py: raise it when the same TileConfig comes to mean other code.
-_SCHEDULE: Final = 1
+# Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
+_SCHEDULE: Final = 2

@@ -19,41 +19,50 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tvm
-from tvm.s_tir import Schedule
 
+from compilers.tvm import by_rows
 from compilers.tvm import dot as dots
+from compilers.tvm.blocks import (
+    REDUCTION,
+    UnscheduledError,
+    first_line,
+    is_reduction,
+    iterators,
+    opened,
+    private_like,
+    sizes,
+    vectorise,
+    written,
+)
 from compilers.tvm.packing import DOT
 from compilers.tvm.rounding import keep_floats
 from compilers.tvm.tiles import Nest, TileConfig
 
-_REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
-_FLAT_LANES: Final = (32, 16, 8, 4, 2)
-
-
-class UnscheduledError(Exception):
-    """The generic schedule does not fit this function; the message says why."""
-
 
 def analyse(func: Any) -> Nest | None:  # noqa: ANN401
-    """Return the reduction nest of a fused function, None when it has no reduction.
+    """Return the reduction nest of a fused function, None when it has none that a tile would serve.
 
     Raises:
         UnscheduledError: the function has another form.
     """
+    if by_rows.fits(func):
+        return None
     parts = Parts.of(func)
     return parts.nest() if parts.reduction is not None else None
 
 
 def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  # noqa: ANN401
-    """Return the function scheduled with `config` (None: it has no reduction); `func` stays as it is.
+    """Return the function scheduled with `config` (None: it needs no tile); `func` stays as it is.
 
     Raises:
         UnscheduledError: the function has a form that this schedule does not cover.
     """
+    if config is None and by_rows.fits(func):
+        return by_rows.schedule(func, parallel=parallel)
     parts = Parts.of(func)
     try:
         if parts.reduction is None:
@@ -83,19 +92,12 @@ class Parts:
 
     @classmethod
     def of(cls, func: Any) -> Parts:  # noqa: ANN401
-        owner = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        sch = Schedule(owner)
-        try:
-            blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
-        except tvm.s_tir.schedule.ScheduleError:  # TVM wrote its loops by hand, as for CumSum
-            blocks = []
-        if any(not hasattr(sch.get(block), "iter_vars") for block in blocks) or not blocks:
-            raise UnscheduledError("it has no blocks")
-        reductions = [i for i, block in enumerate(blocks) if _is_reduction(sch, block)]
+        owner, sch, blocks = opened(func)
+        reductions = [i for i, block in enumerate(blocks) if is_reduction(sch, block)]
         if len(reductions) > 1:
             raise UnscheduledError(f"it has {len(reductions)} reductions")
         for block in blocks:
-            _written(sch, block)
+            written(sch, block)
         at = reductions[0] if reductions else len(blocks) - 1
         after = blocks[at + 1 :] if reductions else blocks[-1:]
         reduction = blocks[at] if reductions else None
@@ -103,12 +105,12 @@ class Parts:
 
     def nest(self) -> Nest:
         """Describe the reduction."""
-        shape = _written(self.sch, self.reduction)
+        shape = written(self.sch, self.reduction)
         if not shape:
             raise UnscheduledError("it reduces to a scalar")
-        extents = [extent for kind, extent in _iterators(self.sch, self.reduction) if kind == _REDUCTION]
+        extents = [extent for kind, extent in iterators(self.sch, self.reduction) if kind == REDUCTION]
         block = self.sch.get(self.reduction)
-        data = [_extents(region.source.shape) for region in block.reads]
+        data = [sizes(region.source.shape) for region in block.reads]
         dot = self.dot()
         return Nest(
             channels=shape[-1],
@@ -137,14 +139,14 @@ class Parts:
         if self.dot():
             return self.before[-1]
         block = self.sch.get(self.before[-1])
-        read = [_extents(region.source.shape) for region in block.reads]
-        return None if _written(self.sch, self.before[-1]) in read else self.before[-1]
+        read = [sizes(region.source.shape) for region in block.reads]
+        return None if written(self.sch, self.before[-1]) in read else self.before[-1]
 
     def anchor(self) -> Any | None:  # noqa: ANN401
         """Return the last block of the epilogue that still has the reduction's shape."""
         anchor = None
         for block in self.after:
-            if _written(self.sch, block) != _written(self.sch, self.reduction):
+            if written(self.sch, block) != written(self.sch, self.reduction):
                 break
             anchor = block
         return anchor
@@ -153,7 +155,7 @@ class Parts:
 def _schedule_flat(parts: Parts, *, parallel: bool) -> None:
     for block in parts.before:
         parts.sch.compute_inline(block)
-    _vectorise(parts.sch, parts.after[-1], parallel=parallel)
+    vectorise(parts.sch, parts.after[-1], parallel=parallel)
 
 
 def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None:
@@ -168,13 +170,13 @@ def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None
         if block is not anchor and block is not last:
             sch.compute_inline(block)
     if pad is not None:
-        _vectorise(sch, pad, parallel=parallel)
+        vectorise(sch, pad, parallel=parallel)
     if anchor is None:
         anchor = sch.cache_write(reduction, 0, "local")
     else:
         sch.set_scope(reduction, 0, "local")
         if last is not anchor:
-            _vectorise(sch, last, parallel=parallel)
+            vectorise(sch, last, parallel=parallel)
     _tile(sch, reduction, anchor, config, parallel=parallel, dot=parts.dot())
 
 
@@ -193,9 +195,9 @@ def _tile(
     sch.compute_at(reduction, outer[-1], preserve_unit_loops=True)
     _unroll(sch, inner)
     loops = sch.get_loops(reduction)[len(outer) :]
-    kinds = [kind for kind, _ in _iterators(sch, reduction)]
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != _REDUCTION]
-    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
+    kinds = [kind for kind, _ in iterators(sch, reduction)]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != REDUCTION]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == REDUCTION]
     spatial[-1:] = sch.split(spatial[-1], [None, config.lanes])
     if dot:
         sch.reorder(*reduced[:-1], *spatial, reduced[-1])
@@ -232,58 +234,5 @@ def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
         sch.vectorize(loops[-1])
 
 
-def _vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
-    """Make one outer loop and one vector loop of an elementwise block."""
-    loops = list(sch.get_loops(block))
-    if not loops:
-        return
-    extent = int(sch.get(loops[-1]).extent)
-    lanes = next((n for n in _FLAT_LANES if extent % n == 0), 1)
-    if lanes > 1:
-        loops[-1], vector = sch.split(loops[-1], [None, lanes])
-        sch.vectorize(vector)
-    if parallel:
-        sch.parallel(sch.fuse(*loops))
-
-
-def private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
-    """Give the scheduled function the linkage of the original."""
-    if original.attrs and "global_symbol" in original.attrs:
-        return scheduled.with_attr("global_symbol", original.attrs["global_symbol"])
-    return scheduled.without_attr("global_symbol")
-
-
-def _is_reduction(sch: Any, block: Any) -> bool:  # noqa: ANN401
-    return any(kind == _REDUCTION for kind, _ in _iterators(sch, block))
-
-
-def _iterators(sch: Any, block: Any) -> list[tuple[int, int]]:  # noqa: ANN401
-    """List (kind, extent) of a block's iterators."""
-    return [(int(axis.iter_type), _extent(axis.dom.extent)) for axis in sch.get(block).iter_vars]
-
-
-def _written(sch: Any, block: Any) -> tuple[int, ...]:  # noqa: ANN401
-    """Return the shape of the one tensor that a block writes."""
-    writes = sch.get(block).writes
-    if len(writes) != 1:
-        raise UnscheduledError(f"a block writes {len(writes)} tensors")
-    return _extents(writes[0].source.shape)
-
-
 def _item_bytes(dtype: Any) -> int:  # noqa: ANN401
     return np.dtype(str(dtype)).itemsize
-
-
-def _extents(shape: Any) -> tuple[int, ...]:  # noqa: ANN401
-    return tuple(_extent(extent) for extent in shape)
-
-
-def _extent(extent: Any) -> int:  # noqa: ANN401
-    if not isinstance(extent, int | tvm.tirx.IntImm):
-        raise UnscheduledError("a shape is not static")
-    return int(extent)
-
-
-def first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if line.startswith("Error message")), lines[0] if lines else "refused")

@@ -20,9 +20,10 @@ import tvm
 import tvm_ffi
 
 from compilers.adapter import CompilerError
+from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.cache import ENVIRONMENT, Build, Decision, TileCache
 from compilers.tvm.library import NO_ASSERTS
-from compilers.tvm.schedule import UnscheduledError, analyse, schedule
+from compilers.tvm.schedule import analyse, schedule
 from compilers.tvm.targets import reference_target, registers_of
 from compilers.tvm.tiles import TileConfig, candidates
 

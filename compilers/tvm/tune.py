@@ -24,6 +24,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
+from compilers.tvm.blocks import private_like
 from compilers.tvm.library import NO_ASSERTS
 from compilers.tvm.packing import DOT
 from compilers.tvm.sweep import RELEVANT_SHARE, arguments_of, shortest_s, structure_key
@@ -91,7 +92,7 @@ class Tuner:
                 found = self._records(key, module, trials).query_ir_module(module, self.sweep.target, _NAME)
             except tvm.s_tir.schedule.ScheduleError:  # its loops are not of a form that can be scheduled
                 found = None
-            self._found[key] = None if found is None else _like(func, found[_NAME])
+            self._found[key] = None if found is None else private_like(func, found[_NAME])
         return self._found[key]
 
     def _records(self, key: str, module: Any, trials: int) -> Any:  # noqa: ANN401
@@ -220,10 +221,3 @@ def _silent_logger() -> logging.Logger:
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
     return logger
-
-
-def _like(original: Any, tuned: Any) -> Any:  # noqa: ANN401
-    """Give the tuned function the linkage of the original."""
-    if original.attrs and "global_symbol" in original.attrs:
-        return tuned.with_attr("global_symbol", original.attrs["global_symbol"])
-    return tuned.without_attr("global_symbol")

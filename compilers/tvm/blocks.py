@@ -1,0 +1,95 @@
+"""The blocks of a TIR function as a schedule sees them, and what every schedule on a CPU does with some of them.
+
+Imports TVM; only reached through the methods of `TvmCompiler`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tvm
+from tvm.s_tir import Schedule
+
+REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
+_FLAT_LANES: Final = (32, 16, 8, 4, 2)
+
+
+class UnscheduledError(Exception):
+    """The generic schedule does not fit this function; the message says why."""
+
+
+def opened(func: Any) -> tuple[Any, Any, list[Any]]:  # noqa: ANN401
+    """Return (owner, schedule, blocks) of a function.
+
+    Keep the owner as long as the schedule: a Schedule whose module nobody else holds edits the caller's function in
+    place (docs/vendor_bugs.md, Apache TVM).
+
+    Raises:
+        UnscheduledError: its loops are not made of blocks.
+    """
+    owner = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    sch = Schedule(owner)
+    try:
+        blocks = list(sch.get_child_blocks(sch.get_sblock("root")))
+    except tvm.s_tir.schedule.ScheduleError:  # TVM wrote its loops by hand, as for CumSum
+        blocks = []
+    if any(not hasattr(sch.get(block), "iter_vars") for block in blocks) or not blocks:
+        raise UnscheduledError("it has no blocks")
+    return owner, sch, blocks
+
+
+def vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
+    """Make one outer loop and one vector loop of an elementwise block."""
+    loops = list(sch.get_loops(block))
+    if not loops:
+        return
+    inner = int(sch.get(loops[-1]).extent)
+    lanes = next((n for n in _FLAT_LANES if inner % n == 0), 1)
+    if lanes > 1:
+        loops[-1], vector = sch.split(loops[-1], [None, lanes])
+        sch.vectorize(vector)
+    if parallel:
+        sch.parallel(sch.fuse(*loops))
+
+
+def private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
+    """Give the scheduled function the linkage of the original."""
+    if original.attrs and "global_symbol" in original.attrs:
+        return scheduled.with_attr("global_symbol", original.attrs["global_symbol"])
+    return scheduled.without_attr("global_symbol")
+
+
+def is_reduction(sch: Any, block: Any) -> bool:  # noqa: ANN401
+    """Tell whether a block has an axis that it reduces."""
+    return any(kind == REDUCTION for kind, _ in iterators(sch, block))
+
+
+def iterators(sch: Any, block: Any) -> list[tuple[int, int]]:  # noqa: ANN401
+    """List (kind, extent) of a block's iterators."""
+    return [(int(axis.iter_type), size(axis.dom.extent)) for axis in sch.get(block).iter_vars]
+
+
+def written(sch: Any, block: Any) -> tuple[int, ...]:  # noqa: ANN401
+    """Return the shape of the one tensor that a block writes."""
+    writes = sch.get(block).writes
+    if len(writes) != 1:
+        raise UnscheduledError(f"a block writes {len(writes)} tensors")
+    return sizes(writes[0].source.shape)
+
+
+def sizes(shape: Any) -> tuple[int, ...]:  # noqa: ANN401
+    """Return a shape whose extents are all known."""
+    return tuple(size(number) for number in shape)
+
+
+def size(number: Any) -> int:  # noqa: ANN401
+    """Return a number that is known when the code is compiled."""
+    if not isinstance(number, int | tvm.tirx.IntImm):
+        raise UnscheduledError("a shape is not static")
+    return int(number)
+
+
+def first_line(error: Exception) -> str:
+    """Return the line of TVM's message that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("Error message")), lines[0] if lines else "refused")
