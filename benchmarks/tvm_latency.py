@@ -1,66 +1,160 @@
-"""TVM against ONNX Runtime on one thread: cold and warm compile, latency in alternating blocks, output error.
+"""TVM against ONNX Runtime: compile cold and warm, latency in turns, output error, stability of the sweep's choice.
 
-    python -m benchmarks.tvm_latency mobilenet_v3_small resnet18 resnet50
+    python -m benchmarks.tvm_latency mobilenet_v2 resnet18 --precision int8 --threads 1 2
+    python -m benchmarks.tvm_latency mobilenet_v2 --stability
 
-Run it on an idle machine; a ratio is of medians taken in turns, so that both see the same disturbance.
+A ratio is of medians (and of shortest runs) taken in turns, so that both see the same disturbance; compile time is CPU
+time. Stability builds the candidates of the sweep again, at most eight for a function, and measures them in turns with
+what the sweep chose: how much faster is the best of them?
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import resource
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilers import Limits, compile_segment, get_compiler
-from graphs import compare, random_inputs, zoo
+from graphs import Calibration, compare, quantise, random_inputs, zoo
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
     from compilers import Session
     from graphs import Graph
 
-BLOCKS, RUNS = 20, 5
+BLOCKS, RUNS = 60, 3
+REMEASURED = 8
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    options = _parser().parse_args()
     os.environ["EDGEFRONTIER_CACHE"] = tempfile.mkdtemp()
-    for name in names or ["mobilenet_v3_small", "resnet18", "resnet50"]:
+    for name in options.models:
         graph = zoo.build(name)
-        cold = _compile(graph, "tvm")
-        warm = _compile(graph, "tvm")
-        with cold[0] as tvm, _compile(graph, "ort_cpu")[0] as ort:
-            tvm_s, ort_s = _latencies(graph, tvm, ort)
-            feed = random_inputs(graph, 1)
-            errors = compare(ort.run(feed), tvm.run(feed)).values()
-        worst = max(error.relative_max or 0.0 for error in errors)
-        print(
-            f"{name}: compile {cold[1]:.1f} s, with tiles cached {warm[1]:.1f} s; "
-            f"tvm {tvm_s * 1e3:.2f} ms, ort {ort_s * 1e3:.2f} ms, ratio {tvm_s / ort_s:.2f}; error {worst:.1e}"
-        )
+        if options.precision == "int8":
+            graph = quantise(graph, "int8", Calibration.random(graph))
+        for threads in options.threads:
+            _report(graph, options.precision, threads, options.tune)
+        if options.stability:
+            _report_stability(graph)
 
 
-def _compile(graph: Graph, compiler: str) -> tuple[Session, float]:
-    segment = Segment(graph=graph, device=load_device("host"), processor="cpu", compiler=compiler, precision="fp32")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["mobilenet_v2", "resnet18"])
+    parser.add_argument("--precision", choices=("fp32", "int8"), default="fp32")
+    parser.add_argument("--threads", nargs="+", default=["1"])
+    parser.add_argument("--tune", default="0", help="trials of MetaSchedule for each function")
+    parser.add_argument("--stability", action="store_true")
+    return parser
+
+
+def _report(graph: Graph, precision: str, threads: str, tune: str) -> None:
+    cold = _compile(graph, "tvm", precision, threads=threads, tune=tune)
+    warm = _compile(graph, "tvm", precision, threads=threads, tune=tune)
+    with cold[0] as tvm, _compile(graph, "ort_cpu", precision, threads=threads)[0] as ort:
+        (tvm_s, tvm_least_s), (ort_s, ort_least_s) = _latencies(graph, tvm, ort)
+        feed = random_inputs(graph, 1)
+        errors = compare(ort.run(feed), tvm.run(feed)).values()
+    worst = max(error.relative_max or 0.0 for error in errors)
+    print(
+        f"{graph.name}, {threads} threads: compile {cold[1]:.1f} CPU-s, with tiles cached {warm[1]:.1f} CPU-s; "
+        f"tvm {tvm_s * 1e3:.2f} ms, ort {ort_s * 1e3:.2f} ms, ratio {tvm_s / ort_s:.2f}; shortest "
+        f"{tvm_least_s * 1e3:.2f}, {ort_least_s * 1e3:.2f}, {tvm_least_s / ort_least_s:.2f}; error {worst:.1e}",
+        flush=True,
+    )
+
+
+def _compile(graph: Graph, compiler: str, precision: str, **options: str) -> tuple[Session, float]:
+    segment = Segment(
+        graph=graph,
+        device=load_device("host"),
+        processor="cpu",
+        compiler=compiler,
+        precision=precision,
+        options=tuple(options.items()),
+    )
+    before_s = _children_s()
     artefact = compile_segment(segment, Path(tempfile.mkdtemp()), Limits())
-    return get_compiler(compiler).load(artefact), artefact.compile_s
+    return get_compiler(compiler).load(artefact), _children_s() - before_s
 
 
-def _latencies(graph: Graph, first: Session, second: Session) -> tuple[float, float]:
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _latencies(graph: Graph, *sessions: Session) -> list[tuple[float, float]]:
+    """Return (median, shortest) of each session."""
     feed = random_inputs(graph, 0)
-    times: tuple[list[float], list[float]] = ([], [])
+    times: list[list[float]] = [[] for _ in sessions]
     for _ in range(BLOCKS):
-        for session, taken in zip((first, second), times, strict=True):
+        for session, taken in zip(sessions, times, strict=True):
             session.run(feed)
             for _ in range(RUNS):
                 start = time.perf_counter()
                 session.run(feed)
                 taken.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return [(statistics.median(taken), min(taken)) for taken in times]
+
+
+def _report_stability(graph: Graph) -> None:
+    """Print how much slower the sweep's choice is than the best of its candidates, function by function."""
+    from compilers.tvm import frontend, library, sweep
+    from compilers.tvm.cache import TileCache
+    from compilers.tvm.targets import host_target
+
+    library.use_threads(1)
+    target = host_target()
+    module = frontend.fuse(frontend.import_graph(graph.proto()), target)
+    functions = {gv.name_hint: f for gv, f in module.functions.items() if gv.name_hint != "main"}
+    calls = frontend.count_calls(module)
+    chooser = sweep.Sweep(target=target, threads=1, candidates=2, cache=TileCache(Path(tempfile.mkdtemp())))
+    decisions = chooser.decide(functions, calls)
+    total_s = sum((d.time_s or 0.0) * calls[name] for name, d in decisions.items())
+    for tried in (2, REMEASURED):
+        losses = []
+        for name, decision in decisions.items():
+            spent_s = (decision.time_s or 0.0) * calls[name]
+            if decision.build == "tiled" and spent_s >= sweep.RELEVANT_SHARE * total_s:
+                losses.append((_loss(functions[name], decision.config, target, tried), spent_s))
+        near = sum(loss <= 1.05 for loss, _ in losses)
+        mean = sum(loss * share for loss, share in losses) / sum(share for _, share in losses)
+        print(
+            f"{graph.name}: of {len(losses)} functions that matter, {near} within 5 % of the best of {tried} "
+            f"candidates, the worst {max(losses)[0]:.2f}, weighted by time {mean:.3f}",
+            flush=True,
+        )
+
+
+def _loss(func: object, chosen: object, target: object, tried: int) -> float:
+    """Return the chosen tile's time over the best one's, measured in turns."""
+    from compilers.tvm import sweep
+    from compilers.tvm.schedule import analyse, schedule
+    from compilers.tvm.targets import registers_of
+    from compilers.tvm.tiles import candidates
+
+    nest = analyse(func)
+    assert nest is not None
+    tiles = dict.fromkeys((chosen, *candidates(nest, registers_of(target), tried)))
+    scheduled = {str(i): schedule(func, tile, parallel=False) for i, tile in enumerate(tiles)}
+    kernels = dict(sweep.build_each(scheduled, target))
+    arguments = sweep.arguments_of(func)
+    least_s = {name: float("inf") for name in kernels}
+    for kernel in kernels.values():
+        kernel(*arguments)
+    for _ in range(40):
+        for name, kernel in kernels.items():
+            start = time.perf_counter()
+            kernel(*arguments)
+            least_s[name] = min(least_s[name], time.perf_counter() - start)
+    return least_s["0"] / min(least_s.values())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -181,7 +181,7 @@ class _Runner(ms.runner.PyRunner):  # type: ignore[misc]
 
     def _time_s(self, kernel: Any) -> float:  # noqa: ANN401
         kernel(*self._arguments)
-        return shortest_s(kernel, self._arguments, give_up_s=float("inf"))
+        return shortest_s([kernel], self._arguments)[0]
 
 
 def _tunable(func: Any, decision: Decision) -> bool:  # noqa: ANN401
