@@ -73,7 +73,7 @@ def _operator(model: onnx.ModelProto, target: Any) -> dict[str, Any]:  # noqa: A
 def _measure(func: Any, configs: list[Any], target: Any) -> dict[Any, float]:  # noqa: ANN401 - as above
     """Build all tiles, then time them in turn, several rounds, so that a busy moment hits no tile alone."""
     from compilers.tvm.schedule import UnscheduledError, schedule
-    from compilers.tvm.sweep import build_each, arguments_of
+    from compilers.tvm.sweep import arguments_of, build_each
 
     scheduled = {}
     for number, config in enumerate(configs):

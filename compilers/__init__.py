@@ -12,6 +12,7 @@ from compilers.artefact import (
     write_artefact,
 )
 from compilers.ort_session import reference_session
+from compilers.profile import KernelTime
 from compilers.registry import compiler_names, get_compiler
 from compilers.sandbox import Limits, cancel_children, compile_segment, in_child
 from compilers.trace import NodeTrace, Trace, longest_chain, trace_by_node
@@ -23,6 +24,7 @@ __all__ = [
     "Compiler",
     "CompilerError",
     "Estimate",
+    "KernelTime",
     "Latency",
     "Limits",
     "NodeTrace",

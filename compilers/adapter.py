@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from compilers.artefact import Artefact, Estimate, Placement
+    from compilers.profile import KernelTime
     from compilers.trace import Trace
     from graphs import Graph
     from partition import Device, Segment
@@ -217,6 +218,15 @@ class Compiler(abc.ABC):
     def placement(self, artefact: Artefact) -> Placement:
         """Return where each node went, from what the compiler wrote, not from what was asked."""
         raise CompilerError(f"{self.name} does not tell where the nodes of {artefact.main_file.name} run")
+
+    def profile(
+        self,
+        artefact: Artefact,
+        inputs: Mapping[str, np.ndarray[Any, Any]],  # noqa: ARG002
+        runs: int,  # noqa: ARG002
+    ) -> tuple[KernelTime, ...]:
+        """Run an artefact here that many times and return each kernel's time; what observes it takes time itself."""
+        raise CompilerError(f"{self.name} does not tell how long each kernel of {artefact.main_file.name} takes")
 
     def trace(self, artefact: Artefact) -> Trace:
         """Return what each unit of the simulated chip did when, for an artefact compiled to keep that."""

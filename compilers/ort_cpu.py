@@ -12,7 +12,9 @@ Options of a segment: `threads` (intra-op threads, default 1).
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, ClassVar, Final
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from compilers.adapter import (
     Action,
@@ -34,15 +36,20 @@ from compilers.ort_session import (
     session_options,
     source_names,
 )
+from compilers.profile import KernelTime, shortest
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
+    import numpy as np
     import onnxruntime as ort
 
     from compilers.adapter import Session
+    from graphs import Node
     from partition import Device, Segment
 
+_BLOCKED: Final = "_nchwc"
+_KERNEL_EVENT: Final = "_kernel_time"
 _UNITS: Final = {"CPUExecutionProvider": "cpu"}
 _REFUSED: Final = {
     "fp16": "its CPU kernels compute in float32, so it would only insert casts; ask for fp32 or int8",
@@ -116,10 +123,65 @@ class OrtCpuCompiler(Compiler):
         session = cpu_session(artefact.main_file, options)
         return OrtSession(session) if artefact.device == "host" else _ElsewhereSession(session)
 
+    def profile(
+        self, artefact: Artefact, inputs: Mapping[str, np.ndarray[Any, Any]], runs: int
+    ) -> tuple[KernelTime, ...]:
+        """Read ONNX Runtime's own profile; what it fused is followed back to the operator that it kept."""
+        import onnxruntime as ort
+
+        from graphs import load
+
+        nodes = load(artefact.directory / "segment.onnx").nodes()
+        with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
+            options = session_options(threads=int(artefact.fact("threads")))
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            session = cpu_session(artefact.main_file, options)
+            for _ in range(runs):
+                session.run(None, dict(inputs))
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return shortest(_runs_of(events, nodes))
+
     def placement(self, artefact: Artefact) -> Placement:
         """Return the units that the session itself reported when it had partitioned the graph."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
         return Placement(units=json.loads(text)["units"])
+
+
+def _runs_of(events: list[dict[str, Any]], nodes: Sequence[Node]) -> tuple[tuple[KernelTime, ...], ...]:
+    """Sort the events of kernels into runs, by the event that closes each.
+
+    A kernel on blocks of channels has the name of its output and `_BLOCKED`.
+    """
+    known = {node.name: node for node in nodes}
+    makers = {output: node for node in nodes for output in node.outputs}
+    runs: list[tuple[KernelTime, ...]] = []
+    kernels: list[KernelTime] = []
+    for event in sorted(events, key=lambda e: (float(e["ts"]) + float(e.get("dur", 0)), e["name"] == "model_run")):
+        if event["name"] == "model_run":
+            runs.append(tuple(kernels))
+            kernels = []
+        elif event["name"].endswith(_KERNEL_EVENT):
+            name = event["name"].removesuffix(_KERNEL_EVENT)
+            operator = str(event["args"]["op_name"])
+            last = makers.get(name.removesuffix(_BLOCKED)) or known.get(source_names([name], known)[name])
+            kernels.append(
+                KernelTime(
+                    kernel=operator,
+                    nodes=_fused(last, operator, makers) if last else (),
+                    time_s=max(float(event["dur"]), 0.5) * 1e-6,  # whole microseconds: 0 is less than half of one
+                )
+            )
+    return tuple(runs)
+
+
+def _fused(last: Node, operator: str, makers: Mapping[str, Node]) -> tuple[str, ...]:
+    """Name the nodes from the one of that operator to `last`, along first inputs; `last` alone when there is none."""
+    chain = [last]
+    while chain[0].op_type != operator and chain[0].inputs and chain[0].inputs[0] in makers:
+        chain.insert(0, makers[chain[0].inputs[0]])
+    return tuple(node.name for node in chain) if chain[0].op_type == operator else (last.name,)
 
 
 def _optimisation_level(device: Device) -> ort.GraphOptimizationLevel:

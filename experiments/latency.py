@@ -41,6 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure one model on this machine, cold, steady and after idle.",
     )
     parser.add_argument("model", metavar="MODEL", nargs="?", help="ONNX file or zoo name")
+    parser.add_argument(
+        "--kernels", action="store_true", help="where the time goes: each kernel with the nodes that it computes"
+    )
     parser.add_argument("--dispatch", action="store_true", help="time calls of a model of one Relu on one number")
     parser.add_argument("--backend", default="ort_cpu", metavar="NAME", help="default: ort_cpu")
     parser.add_argument("--against", default=None, metavar="NAME", help="measure in turns with this backend")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.markup import escape
 
 from compilers import Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
 from experiments.environment import environment
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from compilers import Session
+    from compilers import KernelTime, Session
     from experiments.evaluator.power.window import MeasuredEnergy
 
+_KERNEL_RUNS = 20
 _STEADY_BUDGET_S = 10.0
 _CALIBRATION_BATCHES = 2
 
@@ -71,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
     feed = _feed(graph, options)
     limits = Limits(time_s=600.0 + 2 * options.sustained)
     first = _compiled(options.backend, graph, options, limits)
+    if options.kernels:
+        _print_kernels(first, in_child(_kernels, first, feed, limits=limits))
+        return 0
     if options.against is None:
         meter = find_meter("cpu")
         settings = (options.idle, options.sustained, options.offset)
@@ -97,6 +102,30 @@ def _run_dispatch(options: argparse.Namespace) -> int:
         " figure is the device file's, nor does it hold any transfer"
     )
     return 0
+
+
+def _kernels(artefact: Artefact, feed: dict[str, NDArray[Any]]) -> tuple[KernelTime, ...]:
+    return get_compiler(artefact.compiler).profile(artefact, feed, _KERNEL_RUNS)
+
+
+def _print_kernels(artefact: Artefact, kernels: tuple[KernelTime, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    total_s = sum(kernel.time_s for kernel in kernels)
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for heading, justify in (("share", "right"), ("time", "right"), ("kernel", "left"), ("nodes", "left")):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for kernel in sorted(kernels, key=lambda k: -k.time_s):
+        nodes = escape(", ".join(kernel.nodes)) or "[dim]none: the backend's own[/]"
+        table.add_row(f"{kernel.time_s / total_s:.1%}", seconds(kernel.time_s), escape(kernel.kernel), nodes)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    console.print(
+        f"{len(kernels)} kernels of {artefact.compiler}, {seconds(total_s)} in all: each the shortest of {_KERNEL_RUNS}"
+        " runs, watched one by one, which takes time of its own and leaves out what lies between them",
+        highlight=False,
+    )
 
 
 def _null_model() -> Graph:

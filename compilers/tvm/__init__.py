@@ -48,8 +48,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    import numpy as np
+
     from compilers.artefact import Estimate
+    from compilers.profile import KernelTime
     from compilers.tvm.cache import Decision
+    from compilers.tvm.pipeline import Built
     from graphs import Graph
     from partition import Device, Segment
 
@@ -130,7 +134,7 @@ class TvmCompiler(Compiler):
         else:
             built = pipeline.build_elsewhere(segment, threads=threads)
             files = foreign.export(built.executable, out_dir, built.triple)
-        _write_json(out_dir / "functions.json", [_row(*item, built.calls) for item in built.decisions.items()])
+        _write_json(out_dir / "functions.json", [_row(*item, built) for item in built.decisions.items()])
         kind = segment.device.processor(segment.processor).kind
         _write_json(out_dir / "placement.json", {"units": {node.name: kind for node in segment.graph.nodes()}})
         files = (*files, "functions.json", "placement.json")
@@ -197,6 +201,19 @@ class TvmCompiler(Compiler):
         library.use_threads(int(artefact.fact("threads")))
         return library.load(artefact)
 
+    def profile(
+        self, artefact: Artefact, inputs: Mapping[str, np.ndarray[Any, Any]], runs: int
+    ) -> tuple[KernelTime, ...]:
+        """Time each call of a fused function from outside, and name the ONNX nodes that it computes."""
+        if "rpc" in dict(artefact.facts):
+            raise CompilerError(f"kernels are timed on this machine alone, not on {artefact.fact('runs_on')}")
+        from compilers.tvm import library, observe
+
+        library.use_threads(int(artefact.fact("threads")))
+        rows = json.loads((artefact.directory / "functions.json").read_text(encoding="utf-8"))
+        with library.load(artefact) as session:
+            return observe.profile(session, inputs, {row["function"]: row["nodes"] for row in rows}, runs)
+
     def placement(self, artefact: Artefact) -> Placement:
         """Return the processor asked for, for every node: one library has code for nothing else."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
@@ -259,10 +276,11 @@ def _refused(op_type: str, domain: str) -> str | None:
     return None
 
 
-def _row(name: str, decision: Decision, calls: Mapping[str, int]) -> dict[str, Any]:
+def _row(name: str, decision: Decision, built: Built) -> dict[str, Any]:
     return {
         "function": name,
-        "calls": calls.get(name, 0),
+        "calls": built.calls.get(name, 0),
+        "nodes": built.nodes.get(name, []),
         "build": decision.build,
         "config": decision.config.to_json() if decision.config else None,
         "time_s": decision.time_s,

@@ -5,6 +5,7 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from compilers.adapter import CompilerError
+from compilers.tvm import names
 from compilers.tvm.expressions import clamp, constant, is_constant, is_float, scalar, static_shape
 from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
@@ -30,6 +32,8 @@ Array = np.ndarray[Any, Any]
 
 INTEGER_MACS: Final = "edgefrontier.integer_macs"
 """The attribute of an imported module that counts the multiply-adds in integers."""
+_CALLS: Final = "edgefrontier.calls"
+_NODES: Final = "edgefrontier.nodes"
 _LAYOUTS: Final = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
 
 
@@ -43,7 +47,8 @@ def import_graph(model: onnx.ModelProto) -> Any:  # noqa: ANN401
     try:
         importer = _Importer(None, "float32")
         module = importer.from_onnx(model.graph, opsets.get("", opsets.get("ai.onnx", 1)))
-        return module.with_attr(INTEGER_MACS, importer.quantised.macs)
+        module = names.number_variables(module, importer.numbers)
+        return module.with_attrs({INTEGER_MACS: importer.quantised.macs, _NODES: json.dumps(importer.nodes)})
     except Exception as error:  # the importer raises everything from TypeError to its own types
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
@@ -59,12 +64,14 @@ def halve(module: Any) -> Any:  # noqa: ANN401
 def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
     """Lay convolutions out as NHWC, fold constants, lower to TIR and fuse."""
     passes = relax.transform
+    nodes = json.loads(str(module.attrs[_NODES]))
     with target, tvm.transform.PassContext(opt_level=3):
         module = passes.DecomposeOpsForInference()(passes.DeadCodeElimination()(module))
         module = passes.CanonicalizeBindings()(_fold(module))
-        module = passes.Normalize()(passes.ConvertLayout(_LAYOUTS)(module))
+        if _has_convolution(module):  # the pass dies of some operators that have no layout, such as unique
+            module = passes.Normalize()(passes.ConvertLayout(_LAYOUTS)(module))
         module = vectorisable(pack(passes.CanonicalizeBindings()(_fold(module)), target))
-        return tvm.transform.Sequential(
+        module = tvm.transform.Sequential(
             [
                 passes.FoldConstant(),
                 passes.EliminateCommonSubexpr(),
@@ -74,11 +81,28 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
                 passes.DeadCodeElimination(),
-                passes.FuseOps(),
-                passes.FuseTIR(),
-                passes.DeadCodeElimination(),
             ]
         )(module)
+        fused = passes.FuseOps()(module)
+        numbers = names.nodes_of_calls(module, fused)
+        calls = {name: [[nodes[number] for number in call] for call in each] for name, each in numbers.items()}
+        return passes.DeadCodeElimination()(passes.FuseTIR()(fused)).with_attr(_CALLS, json.dumps(calls))
+
+
+def _has_convolution(module: Any) -> bool:  # noqa: ANN401
+    found: list[str] = []
+    relax.analysis.post_order_visit(module["main"], lambda expr: found.append(getattr(_op(expr), "name", "")))
+    return bool(_LAYOUTS.keys() & set(found))
+
+
+def _op(expr: Any) -> Any:  # noqa: ANN401
+    return expr.op if isinstance(expr, relax.Call) else None
+
+
+def nodes_of(module: Any) -> dict[str, list[list[str]]]:  # noqa: ANN401
+    """Map each function of a fused module to the ONNX nodes of each of its calls, in the order in which they run."""
+    found: dict[str, list[list[str]]] = json.loads(str(module.attrs[_CALLS]))
+    return found
 
 
 def count_calls(module: Any) -> Counter[str]:  # noqa: ANN401
@@ -102,9 +126,12 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """
 
     quantised: Quantised
+    nodes: list[str]
+    numbers: dict[Any, int]
 
     def from_onnx(self, graph: onnx.GraphProto, opset: int) -> Any:  # noqa: ANN401
-        """Import a graph."""
+        """Import a graph; `nodes` lists its nodes and `numbers` says which of them a result is of."""
+        self.nodes, self.numbers = [], {}
         stock = super()._convert_operator
         self.quantised = Quantised(self.bb, lambda op, inputs, attrs: stock(op, inputs, attrs, opset))
         return super().from_onnx(graph, opset)
@@ -114,9 +141,16 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         converted = (
             convert(self, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
         )
-        if converted is not None:
-            return converted
-        return super()._convert_operator(op_name, inputs, attrs, opset)
+        if converted is None:
+            converted = super()._convert_operator(op_name, inputs, attrs, opset)
+        self._number(converted, str(attrs["tvm_custom"]["name"]))
+        return converted
+
+    def _number(self, converted: Any, node: str) -> None:  # noqa: ANN401
+        for result in (converted, self.quantised.steps_of(converted)):
+            if isinstance(result, relax.Expr):
+                self.numbers.setdefault(result, len(self.nodes))
+        self.nodes.append(node)
 
 
 def _clip(importer: _Importer, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401

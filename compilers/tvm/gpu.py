@@ -13,11 +13,11 @@ import tvm
 
 from compilers.adapter import CompilerError
 from compilers.tvm import foreign, frontend, library
+from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.gpu_code import Function
 from compilers.tvm.gpu_facts import Split
 from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu, schedule_rest
 from compilers.tvm.nodes import tiles_by_function
-from compilers.tvm.schedule import UnscheduledError
 from compilers.tvm.targets import target_of
 from partition.tile import GpuTile, TileError, buildable_space, gpu_machine, search_gpu
 

@@ -34,7 +34,7 @@ NO_ASSERTS: Final = {"tirx.disable_assert": True}
 and say nothing new: the virtual machine checks what the user passes to `main`."""
 
 _COMPILERS: Final = ("g++", "gcc", "c++", "cc", "clang++", "clang")
-_SAFE_SUFFIX: Final = "_safe"
+SAFE_SUFFIX: Final = "_safe"
 
 
 def assemble(
@@ -56,7 +56,7 @@ def assemble(
     whole = tvm.IRModule(functions, attrs=module.attrs)
     if safe:
         whole["main"] = _Externaliser(module, frozenset(safe)).visit_expr(whole["main"])
-        named = {name + _SAFE_SUFFIX: func for name, func in safe.items()}
+        named = {name + SAFE_SUFFIX: func for name, func in safe.items()}
         external = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in named.items()})
         whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
@@ -107,11 +107,16 @@ def use_threads(threads: int) -> None:
 
 
 class TvmSession(Session):
-    """A Relax virtual machine behind our interface; inputs are copied into tensors that TVM has aligned."""
+    """A Relax virtual machine behind our interface; inputs are copied into tensors that TVM has aligned.
+
+    `observe` has a function called around each kernel, for good.
+    """
 
     def __init__(self, library: Any, inputs: list[tuple[str, list[int], str]], outputs: list[str]) -> None:  # noqa: ANN401
         device = tvm.cpu()
-        self._main: Any = relax.VirtualMachine(library, device)["main"]
+        machine = relax.VirtualMachine(library, device)
+        self.observe = machine.set_instrument
+        self._main: Any = machine["main"]
         self._inputs = {name: tvm.runtime.empty(shape, dtype, device) for name, shape, dtype in inputs}
         self._outputs = outputs
 
@@ -143,4 +148,4 @@ class _Externaliser(relax.PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0].name_hint not in self._names:
             return call
-        return relax.call_dps_packed(call.args[0].name_hint + _SAFE_SUFFIX, call.args[1], call.ty_args[0])
+        return relax.call_dps_packed(call.args[0].name_hint + SAFE_SUFFIX, call.args[1], call.ty_args[0])

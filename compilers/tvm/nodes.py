@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 
 from compilers.adapter import CompilerError
+from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.gpu_schedule import analyse_gpu
-from compilers.tvm.schedule import UnscheduledError
 from partition.tile import CONV, DEPTHWISE, MATMUL, layers_of
 
 if TYPE_CHECKING:

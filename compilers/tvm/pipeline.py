@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """The executable, and how it came about: decision and number of call sites of each fused function.
+    """The executable, and how it came about: decision, number of call sites and their ONNX nodes by fused function.
 
     `check` is what can be run here to check the model: the executable itself, or for another machine the same
     schedules built for this one. `integer_macs` counts the multiply-adds of a Q/DQ graph that are computed in
@@ -40,6 +40,7 @@ class Built:
     triple: str
     decisions: Mapping[str, Decision]
     calls: Mapping[str, int]
+    nodes: Mapping[str, list[list[str]]]
     integer_macs: int
     facts: tuple[tuple[str, str], ...]
 
@@ -76,6 +77,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
         triple=str(target.attrs["mtriple"]),
         decisions=decisions,
         calls=calls,
+        nodes=frontend.nodes_of(module),
         integer_macs=int(imported.attrs[frontend.INTEGER_MACS]),
         facts=(("mcpu", cpu_of(target)),),
     )
@@ -102,6 +104,7 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
         triple=str(target.attrs["mtriple"]),
         decisions=decisions,
         calls=frontend.count_calls(module),
+        nodes=frontend.nodes_of(module),
         integer_macs=integer_macs,
         facts=(
             ("mcpu", cpu_of(target)),

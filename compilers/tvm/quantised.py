@@ -99,6 +99,11 @@ class Quantised:
         rule = self._rules.get(op_name)
         return rule(op_name, inputs, attrs) if rule else None
 
+    def steps_of(self, value: Any) -> Any | None:  # noqa: ANN401
+        """Return the integers that stand beside a float value, if it has any."""
+        found = self._integers.get(value)
+        return found.steps if found else None
+
     def _emit(self, expr: Any) -> Any:  # noqa: ANN401
         return self._bb.emit(expr)
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import compilers.tvm as adapter
-from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
+from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
 from compilers.ort_session import reference_session
 from graphs import Graph, compare, from_proto, random_inputs
 from partition import Segment, load_device
@@ -152,6 +152,34 @@ def test_a_mobile_block_is_scheduled_stays_channels_last_and_is_right(tmp_path: 
     again = compile_segment(segment(graph), tmp_path / "warm", LIMITS)
     assert functions_of(again) == rows
     assert sorted(cache.rglob("*.json")) == entries
+
+
+def test_the_profile_gives_each_node_to_the_kernel_that_computes_it(tmp_path: Path, cache: Path) -> None:
+    graph = mobile_block()
+    artefact = compile_segment(segment(graph), tmp_path, LIMITS)
+    kernels = in_child(TVM.profile, artefact, random_inputs(graph, 0), 3, limits=LIMITS)
+    assert {node for kernel in kernels for node in kernel.nodes} == {n.name for n in graph.nodes()}
+    assert ("Conv_f", "HardSigmoid_g", "Mul_h", "Add_i") in [kernel.nodes for kernel in kernels]
+    assert all(kernel.time_s > 0 for kernel in kernels)
+
+
+def test_calls_of_one_function_are_told_apart() -> None:
+    """Two equal convolutions share a function; the order of its calls tells whose it is."""
+    from compilers.tvm import frontend
+    from compilers.tvm.targets import host_target
+
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], name="first"),
+        node("Relu", ["a"], ["b"], name="bend"),
+        node("Conv", ["b", "w1"], ["c"], name="second"),
+        node("Relu", ["c"], ["y"], name="end"),
+    ]
+    graph = model(nodes, [1, 8, 6, 6], w0=weight(8, 8, 1, 1), w1=weight(8, 8, 1, 1))
+    module = frontend.fuse(frontend.import_graph(graph.proto()), host_target())
+    calls = frontend.nodes_of(module)
+    assert [["first", "bend"], ["second", "end"]] in calls.values()
+    assert {name: len(each) for name, each in calls.items()} == dict(frontend.count_calls(module))
 
 
 def test_two_threads_compute_the_same(tmp_path: Path, cache: Path) -> None:

@@ -46,6 +46,13 @@ def test_a_backend_against_itself(model: str, tmp_path: Path, capsys: pytest.Cap
     assert "60 pairs in random order" in capsys.readouterr().out
 
 
+def test_where_the_time_goes(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([model, "--kernels", "--out", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"100\.0%\s+\S+ [num]s\s+MatMul\s+MatMul_y", out)
+    assert "1 kernels of ort_cpu" in out
+
+
 def test_dispatch_is_a_measurement_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--dispatch", "--out", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out

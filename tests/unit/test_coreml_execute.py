@@ -18,9 +18,10 @@ from compilers.coreml.execute import KERNELS, Executor
 from compilers.coreml.lower import lower
 from compilers.coreml.package import BLOB_SENTINEL, model_file_of, read_package
 from compilers.coreml.session import EmulatedSession
-from compilers.coreml.suite import DISAGREEMENTS, Verdict, claimed_cases, judge
+from compilers.coreml.suite import DISAGREEMENTS, claimed_cases, judge
 from compilers.coreml.vendor import coremltools
 from compilers.coreml.write import package_digest, write_package
+from compilers.suite import Verdict
 from graphs import Calibration, Graph, quantise, random_inputs, zoo
 
 if TYPE_CHECKING:
