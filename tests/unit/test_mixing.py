@@ -10,17 +10,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from experiments.mixing import cut_mixed, decibels, measured_noise, mixed_problem, part_of, with_noise
+from experiments.proposals import propose_splits
 from experiments.split_costs import members, moved_bytes, unit_problem, with_homes
 from graphs import Calibration, Graph, GraphError, Mixer, extract, float_form, from_proto, quantise, random_inputs
 from graphs.quantisation.runtime import open_session
-from partition import load_device
+from partition import Plan, load_device
 from partition.search import Piece, Place, search
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def residual(opset: int = 17) -> Graph:
+def residual(opset: int = 17, width: int = 4, side: int = 8) -> Graph:
     """Two outputs, a shared tensor, a Relu that int8 leaves out, a batch normalisation that folds."""
     random = np.random.default_rng(1)
 
@@ -36,9 +37,14 @@ def residual(opset: int = 17) -> Graph:
         helper.make_node("Sigmoid", ["s"], ["z"], name="sigmoid"),
         helper.make_node("GlobalAveragePool", ["s"], ["y"], name="pool"),
     ]
-    positive = numpy_helper.from_array(np.full(4, 0.7, np.float32), "v")
-    weights = [weight("w1", 4, 3, 3, 3), weight("w2", 4, 4, 3, 3), *(weight(n, 4) for n in "gbm"), positive]
-    ends = {"x": [1, 3, 8, 8], "z": [1, 4, 8, 8], "y": [1, 4, 1, 1]}
+    positive = numpy_helper.from_array(np.full(width, 0.7, np.float32), "v")
+    weights = [
+        weight("w1", width, 3, 3, 3),
+        weight("w2", width, width, 3, 3),
+        *(weight(n, width) for n in "gbm"),
+        positive,
+    ]
+    ends = {"x": [1, 3, side, side], "z": [1, width, side, side], "y": [1, width, 1, 1]}
     values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in ends.items()}
     graph = helper.make_graph(nodes, "residual", [values["x"]], [values["z"], values["y"]], weights)
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", opset)])
@@ -212,3 +218,26 @@ def test_the_error_predicted_adds_up_and_the_search_trades_it(mixer: Mixer, tmp_
     worst = min(e.sqnr_db for e in together.values() if e.sqnr_db is not None)
     predicted = decibels(sum(noise))
     assert predicted == pytest.approx(worst, abs=3)  # dB: noises of one input are not independent
+
+
+def test_the_main_job_offers_a_mix_where_int8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: object, graph: Graph) -> dict[str, str]:
+        quantised = any(node.op_type == "QuantizeLinear" for node in graph.nodes())
+        return {node.name: "no int8 kernel" for node in graph.nodes() if quantised and node.op_type == "Sigmoid"}
+
+    graph = residual(width=128, side=96)  # enough work for a segment of its own to pay
+    forms = {"fp16": graph, "int8": quantise(graph, "int8", Calibration.random(graph, 1, 0))}
+    offered = list(propose_splits(graph, forms, DEVICE, ("ort_cpu", "ort_qnn"), 2))
+    assert not any(_mixes(plan) for plan, _ in offered)
+    monkeypatch.setattr("compilers.ort_qnn.OrtQnnCompiler.unsupported", refuses)
+    offered = list(propose_splits(graph, forms, DEVICE, ("ort_cpu", "ort_qnn"), 2))
+    mixes = [(plan, cuts) for plan, cuts in offered if _mixes(plan)]
+    assert mixes
+    for plan, cuts in mixes:
+        assert cuts == ("s",)
+        (sigmoid,) = (s for s in plan.segments if any(n.op_type == "Sigmoid" for n in s.graph.nodes()))
+        assert sigmoid.precision in {"fp16", "fp32"}
+
+
+def _mixes(plan: Plan) -> bool:
+    return len({segment.precision == "int8" for segment in plan.segments}) == 2
