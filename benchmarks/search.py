@@ -23,11 +23,15 @@ from partition.search import (
     Problem,
     SegmentTable,
     Space,
+    TooWide,
     additive_table,
     certified_cover,
+    convex_gap,
     cover_gaps,
     lazy_frontier,
     search,
+    search_convex,
+    search_parallel,
     search_segments,
 )
 
@@ -153,12 +157,63 @@ def baselines() -> None:
         print(f"  {s.name:28s} {cost}  latency +{s.latency_gap_ratio:6.1%}  from the frontier {s.front_gap_ratio:6.1%}")
 
 
+def parallel() -> None:
+    """Show how far parallel schedules can be from the optimum, with the figures of three lookalikes."""
+    for name, net in (("ResNet-50", graphs_of.resnet50()), ("YOLOv5s", graphs_of.yolov5s()),
+                      ("GoogLeNet", graphs_of.googlenet())):  # fmt: skip
+        problem = graphs_of.problem(net, fused=True)
+
+        def run(problem: Problem = problem) -> str:
+            found = search_parallel(problem)
+            return f"{len(found)} schedules, proved within {found.gap_ratio:.1%}"
+
+        timed(f"{name} fused, parallel", "-", run, repeat=1)
+
+
+def sets() -> None:
+    """Search costs that are no sum over all convex cuts; where there are too many segments, prove a gap."""
+    for name, net in (("ResNet-50", graphs_of.resnet50()), ("YOLOv5s", graphs_of.yolov5s()),
+                      ("GoogLeNet", graphs_of.googlenet())):  # fmt: skip
+        problem = graphs_of.problem(net, fused=True)
+        timed(f"{name} fused, sets of nodes", "-", partial(_sets, problem, _spilling(net, problem)), repeat=1)
+
+
+def _spilling(net: graphs_of.Net, problem: Problem) -> Callable[[Place, tuple[str, ...]], Cost]:
+    weights = dict.fromkeys(problem.nodes, 0)
+    for layer in net.layers:
+        weights[f"g{layer.group}"] += layer.weight_bytes
+    unit_of = {unit.name: unit for unit in graphs_of.UNITS}
+
+    def cost(place: Place, nodes: tuple[str, ...]) -> Cost:
+        parts = [problem.dispatch[place], *(problem.costs[node, place] for node in nodes)]
+        spilled = max(sum(weights[node] for node in nodes) - SCRATCHPAD_BYTES, 0)
+        unit = unit_of[place.processor]
+        return Cost(
+            latency_s=sum(c.latency_s for c in parts) + spilled / unit.bytes_s,
+            energy_j=sum(c.energy_j for c in parts) + spilled * unit.j_per_byte,
+        )
+
+    return cost
+
+
+def _sets(problem: Problem, cost: Callable[[Place, tuple[str, ...]], Cost]) -> str:
+    ordered = search_segments(problem, SegmentTable.of(problem, cost))
+    try:
+        exact = search_convex(problem, cost)
+    except TooWide as error:
+        return f"one order is proved within {convex_gap(problem, ordered):.1%} of all convex cuts; {error}"
+    missed = max(cover_gaps(ordered.costs, exact.costs).max(), 0.0)
+    return f"{len(exact)} plans, {exact.effort.arcs:,} arcs; one order misses them by up to {missed:.2%}"
+
+
 CASES = {
     "resnet": resnet_interval,
     "chain": chain_exact,
     "cover": chain_cover,
     "convex": convex,
     "lazy": lazy,
+    "parallel": parallel,
+    "sets": sets,
     "spaces": spaces,
     "baselines": baselines,
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DASHES: Final = ("-", "--", ":", "-.")
 _UNITS: Final = {"latency": "s", "energy": "J", "memory": "B", "period": "s"}
 _NAMES: Final = {
     "latency": "latency",
@@ -248,10 +249,11 @@ def _draw_positions(axis: Axes, found: Sensitivity, what: Callable[[Any], float]
     values = [float(what(cut)) for cut in found.cuts]
     for number, pair in enumerate(pairs):
         cuts = [cut for cut in found.cuts if (cut.first, cut.second) == pair]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
         known = {cut.position: float(what(cut)) for cut in cuts}
         span = range(min(known), max(known) + 1)
-        axis.plot(span, [known.get(p, np.nan) for p in span], color=colour, lw=0.8, label=f"{pair[0]}, then {pair[1]}")
+        axis.plot(span, [known.get(p, np.nan) for p in span], color=colour, ls=dash, lw=0.8,
+                  label=f"{pair[0]}, then {pair[1]}")  # fmt: skip
         borders = [p for p in known if p in found.border_positions]
         single = [p for p in known if p in found.single_positions]
         axis.plot(borders, [known[p] for p in borders], ls="", marker="o", ms=3.5, color=colour,
