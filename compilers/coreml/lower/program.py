@@ -255,8 +255,7 @@ class _GraphLowering:
         self._declared = {**self._declared, **_infos(graph)}
         try:
             for index, node in enumerate(graph.node):
-                node.name = node.name or f"{self._owner}/{node.op_type}_{index}"
-                self._lower_node(node)
+                self._lower_node(node if node.name else _with_name(node, f"{self._owner}/{node.op_type}_{index}"))
             return [self._values[info.name] for info in graph.output]
         finally:
             self._values, self._declared = outside
@@ -319,6 +318,12 @@ def _infos(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     """Return what the graph declares of its tensors; bodies need not say anything of theirs."""
     infos = (*graph.value_info, *graph.input, *graph.output)
     return {info.name: info for info in infos if info.type.tensor_type.elem_type or info.type.WhichOneof("value")}
+
+
+def _with_name(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
+    copy: onnx.NodeProto = type(node).FromString(node.SerializeToString())
+    copy.name = name
+    return copy
 
 
 def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
