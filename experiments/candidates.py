@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,22 +78,25 @@ def whole_graph(
     the backend's plain way, or with `sweep` of all its ways to compile; ranges of activations come from `feeds` where
     a way needs some.
     """
-    for device in devices:
-        for name in backends:
-            for processor in compiling_processors(name, device, compile_only=compile_only):
-                for precision, lowered in by_precision.items():
-                    ways = get_compiler(name).variants(precision, device, processor)
-                    for way in ways if sweep else ways[:1]:
-                        segment = Segment(
-                            graph=lowered,
-                            device=device,
-                            processor=processor,
-                            compiler=name,
-                            precision=precision,
-                            options=way.options,
-                            feeds=feeds if way.reads_feeds else None,
-                        )
-                        yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
+    places = (
+        (device, name, processor)
+        for device in devices
+        for name in backends
+        for processor in compiling_processors(name, device, compile_only=compile_only)
+    )
+    for (device, name, processor), (precision, lowered) in itertools.product(places, by_precision.items()):
+        ways = get_compiler(name).variants(precision, device, processor)
+        for way in ways if sweep else ways[:1]:
+            segment = Segment(
+                graph=lowered,
+                device=device,
+                processor=processor,
+                compiler=name,
+                precision=precision,
+                options=way.options,
+                feeds=feeds if way.reads_feeds else None,
+            )
+            yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
 
 
 def feed_file(calibration: Calibration) -> FeedFile | None:
