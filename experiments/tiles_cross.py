@@ -37,6 +37,8 @@ _WORDS: Final = {
     "DRAM": "more DRAM traffic",
     "barriers": "waiting at barriers",
 }
+# Share of the time below which a part that grew explains nothing.
+_WORTH_NAMING: Final = 0.01
 _NO_CAUSE: Final = frozenset({"exposed", "waves", "bank conflict ways"})
 
 
@@ -174,9 +176,9 @@ def _cause(ran: Sequence[tuple[Cost, Cost]], reasons: Sequence[str]) -> str:
             grown["compute"] -= idle
     most = max(grown, key=lambda name: grown[name], default="")
     refused = {reason.partition(":")[0] for reason in reasons}
-    return "; ".join(
-        [*([_WORDS.get(most, most)] if most and grown[most] > 0 else []), *(f"refused: {r}" for r in sorted(refused))]
-    )
+    least = _WORTH_NAMING * sum(best.latency_s for best, _ in ran)
+    told = [_WORDS.get(most, most)] if most and grown[most] > least else []
+    return "; ".join([*told, *(f"refused: {r}" for r in sorted(refused))])
 
 
 def _try_npu(layer: Layer, machine: NpuMachine, tile: NpuTile) -> tuple[Cost | None, str]:

@@ -92,13 +92,14 @@ def run(options: Options) -> int:
     matrix = losses(crossings)
     _write(request, crossings, matrix)
     _print(request, crossings, matrix, console)
+    written = "tiles.csv, losses.csv, frontier.csv"
     if request.graph is not None:
         from experiments.tiles_plan import carry
 
-        print_memories(request.graph, request.npu, request.folder, console)
+        if print_memories(request.graph, request.npu, request.folder, console):
+            written += ", memory.csv"
         told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
         console.print(told, highlight=False, markup=False)
-    written = "tiles.csv, losses.csv, frontier.csv" + (", memory.csv" if request.graph is not None else "")
     console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
     if options.simulate:
         from experiments.tiles_simulate import simulate

@@ -23,8 +23,8 @@ _MIB: Final = 1 << 20
 _SIZES_MB: Final = (1, 2, 4, 8)
 
 
-def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Console) -> None:
-    """Cost the whole graph at each size up to the machine's, print and write it; say why where it cannot be."""
+def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Console) -> bool:
+    """Cost the whole graph at each size up to the machine's, print and write it; False, and why, where it cannot be."""
     sizes = sorted({mb for mb in _SIZES_MB if mb * _MIB <= machine.budget_bytes} | {machine.budget_bytes / _MIB})
     console.print(f"\nthe whole model on {machine.name} by memory size, modelled: {_error(machine)}", style="bold",
                   highlight=False, markup=False)  # fmt: skip
@@ -32,10 +32,11 @@ def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Con
         costs = {mb: whole_cost(graph, dataclasses.replace(machine, budget_bytes=mb * _MIB)) for mb in sizes}
     except TileError as why:
         console.print(f"  not modelled: {why}", highlight=False, markup=False)
-        return
+        return False
     for mb, cost in costs.items():
         console.print(f"  {mb:g} MB: {_told(cost)}", highlight=False, markup=False)
     _write(costs, machine, folder)
+    return True
 
 
 def _told(cost: WholeCost) -> str:

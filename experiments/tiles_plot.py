@@ -15,6 +15,7 @@ from partition.tile import (
     Layer,
     Machine,
     NpuMachine,
+    NpuSpace,
     NpuTile,
     Point,
     TileError,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _NPU_COLOUR: Final = "#0072B2"
 _GPU_COLOUR: Final = "#D55E00"
 _MOST_TICKS: Final = 16
+_FEWEST_COLUMNS: Final = 3
+_AXES: Final = {"y": "output rows", "x": "output columns", "k": "output channels"}
 
 
 def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: Path) -> None:
@@ -71,20 +74,20 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
     plt = _pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.4, 5.2), layout="constrained")
     space, kernels = balanced_space(layer, npu), power_space(layer, gpu)
-    axis = "y" if len(space.y) > 1 else "x"
-    rows = _thin(getattr(space, axis))
+    rows = "y" if len(space.y) > 1 else "x"
+    columns = _second_axis(layer, npu, space, rows)
 
-    def on_npu(size: int, k: int) -> float:
-        y, x = ((size,), space.x) if axis == "y" else (space.y, (size,))
-        return search_npu(layer, npu, dataclasses.replace(space, y=y, x=x, k=(k,))).cost.latency_s
+    def on_npu(row: int, column: int) -> float:
+        sizes: dict[str, Any] = {rows: (row,), columns: (column,)}
+        return search_npu(layer, npu, dataclasses.replace(space, **sizes)).cost.latency_s
 
     def on_gpu(block_x: int, block_y: int) -> float:
         return search_gpu(
             layer, gpu, dataclasses.replace(kernels, block_x=(block_x,), block_y=(block_y,))
         ).cost.latency_s
 
-    names = {"y": "output rows of a tile", "x": "output columns of a tile"}
-    _heat(figure, axes[0], on_npu, (rows, names[axis]), (_thin(space.k), "output channels of a tile"))
+    of_tile = {axis: (_thin(getattr(space, axis)), f"{name} of a tile") for axis, name in _AXES.items()}
+    _heat(figure, axes[0], on_npu, of_tile[rows], of_tile[columns])
     _heat(
         figure,
         axes[1],
@@ -99,6 +102,21 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
         "(lanes, weight alignment, threads, registers or memory)", fontsize=10,
     )  # fmt: skip
     _save(figure, stem)
+
+
+def _second_axis(layer: Layer, npu: NpuMachine, space: NpuSpace, rows: str) -> str:
+    """Return output channels, or another axis where lanes and weight alignment leave next to no choice of them."""
+
+    def legal(k: int) -> bool:
+        try:
+            search_npu(layer, npu, dataclasses.replace(space, k=(k,), y=space.y[:1], x=space.x[:1]))
+        except TileError:
+            return False
+        return True
+
+    if rows == "x" or len(space.x) == 1 or sum(map(legal, space.k)) >= _FEWEST_COLUMNS:
+        return "k"
+    return "x"
 
 
 def draw_frontiers(

@@ -24,12 +24,14 @@ from partition.tile.npu import BUFFERS, NpuMachine, NpuSpace, NpuTile, blocks_of
 from partition.tile.operators import NORM, SUM_BYTES, Layer, TileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Channels that the vector unit takes together; the lanes beyond go to neighbouring positions.
 _VECTOR_CHANNELS: Final = 32
+# Tile sizes whose halos are computed in one array.
+_BATCH: Final = 64
 
 
 # --- legality ------------------------------------------------------------------------------------------------
@@ -65,13 +67,6 @@ def bytes_needed(layer: Layer, machine: NpuMachine, tile: NpuTile) -> float:
     return float(grid.memory(tile.double, resident=tile.resident)[0, 0])
 
 
-def smallest_need(layer: Layer, machine: NpuMachine) -> float:
-    """Return the on-chip bytes of the smallest tile: one position, or one row where an axis cannot be cut."""
-    k = layer.k if layer.kind == NORM else 1
-    tile = NpuTile(y=1, x=1, k=k, c=1, double=(False, False, False))
-    return bytes_needed(layer, machine, tile)
-
-
 def largest_tile(layer: Layer, machine: NpuMachine, space: NpuSpace) -> NpuTile | None:
     """Return the legal tile of the space with most output elements, the first of equals; None if none is legal."""
     legal = (tile for tile in _each(space) if refusal(layer, machine, tile) is None)
@@ -89,19 +84,22 @@ def rows_fetched(layer: Layer, tile_rows: int) -> int:
     return int(_fetched(layer, 0, (tile_rows,))[0])
 
 
-def _fetched(layer: Layer, axis: int, sizes: Iterable[int]) -> Array:
+def _fetched(layer: Layer, axis: int, sizes: Sequence[int]) -> Array:
     """Return, for each tile size along rows (0) or columns (1), the input extent that all tiles fetch together."""
+    # Ascending sizes in batches: the first tiles are many, the last few.
+    batches = [_fetched_by(layer, axis, np.array(sizes[i : i + _BATCH])) for i in range(0, len(sizes), _BATCH)]
+    return np.concatenate(batches)
+
+
+def _fetched_by(layer: Layer, axis: int, sizes: Array) -> Array:
     out, inside = (layer.y, layer.in_y) if axis == 0 else (layer.x, layer.in_x)
     stride, pad = layer.stride[axis], layer.pads[axis]
     span = layer.dilation[axis] * (layer.kernel[axis] - 1) + 1
-    totals = []
-    for size in sizes:
-        first = np.arange(0, out, size)
-        last = np.minimum(first + size, out) - 1
-        low = np.clip(first * stride - pad, 0, inside)
-        high = np.clip(last * stride - pad + span, 0, inside)
-        totals.append(int((high - low).sum()))
-    return np.array(totals, dtype=np.float64)
+    first = np.arange(math.ceil(out / sizes.min())) * sizes[:, None]
+    last = np.minimum(first + sizes[:, None], out) - 1
+    low = np.clip(first * stride - pad, 0, inside)
+    high = np.clip(last * stride - pad + span, 0, inside)
+    return np.asarray(np.where(first < out, high - low, 0).sum(axis=1), dtype=np.float64)
 
 
 # --- the cost ------------------------------------------------------------------------------------------------
@@ -353,30 +351,33 @@ class Streams:
 
     def all_cycles(self, which: Iterable[tuple[bool, bool, bool]] = BUFFERS) -> dict[tuple[bool, bool, bool], Array]:
         """Cycles of the layer for each choice of double-buffered streams; the choices share their sums."""
-        (in_dma, weight_dma, out_dma), (in_vector, out_vector) = self.later, self.later_vector
-        matrix, vector = (0.0, self.later_compute) if self.grid.vector_compute else (self.later_compute, 0.0)
-        base = self.base + self._fifo_stall(self.dma[2])
-        in_alone, weight_alone, out_alone = self.alone
         overlap = self.grid.machine.overlap_ratio
+        shared: dict[tuple[bool, bool], tuple[Any, Any, Any]] = {}
         found = {}
         for double in which:
-            dma: Any = 0.0
-            beside: Any = vector
-            alone: Any = base
-            if double[0]:
-                dma, beside, alone = in_dma, beside + in_vector, alone + self.fill[0]
-            else:
-                alone = alone + in_alone
-            if double[2]:
-                dma, beside, alone = dma + out_dma, beside + out_vector, alone + self.fill[2]
-            else:
-                alone = alone + out_alone
+            ends = (double[0], double[2])
+            if ends not in shared:
+                shared[ends] = self._ends(*ends)
+            dma, others, alone = shared[ends]
             if double[1]:
-                dma, alone = dma + weight_dma, alone + (self.fill[1] if double[0] else self.weight_fill)
+                dma, alone = dma + self.later[1], alone + (self.fill[1] if double[0] else self.weight_fill)
             else:
-                alone = alone + weight_alone
-            found[double] = np.maximum(np.maximum(matrix, beside), dma) * overlap + alone
+                alone = alone + self.alone[1]
+            found[double] = np.maximum(others, dma) * overlap + alone
         return found
+
+    def _ends(self, twice_in: bool, twice_out: bool) -> tuple[Any, Any, Any]:  # noqa: FBT001
+        """Return DMA, the slower of the two other units, and what nothing hides, without the weights."""
+        in_matrix = 0.0 if self.grid.vector_compute else self.later_compute
+        dma: Any = 0.0
+        vector: Any = self.later_compute if self.grid.vector_compute else 0.0
+        alone: Any = self.base + self._fifo_stall(self.dma[2])
+        for i, of_vector, twice in ((0, self.later_vector[0], twice_in), (2, self.later_vector[1], twice_out)):
+            if twice:
+                dma, vector, alone = dma + self.later[i], vector + of_vector, alone + self.fill[i]
+            else:
+                alone = alone + self.alone[i]
+        return dma, np.maximum(in_matrix, vector), alone
 
     def _fifo_stall(self, out_dma: Array) -> Array | float:
         """Cycles lost once when results leave more slowly than they are made, where the chip's figure is known."""

@@ -16,7 +16,7 @@ import numpy as np
 from partition.tile.cost import Cost, Point
 from partition.tile.frontier import Front
 from partition.tile.npu import NpuSpace, NpuTile, balanced_space
-from partition.tile.npu_cost import Grid, Streams, evaluate, smallest_need
+from partition.tile.npu_cost import Grid, Streams, evaluate
 from partition.tile.operators import Layer, TileError
 
 if TYPE_CHECKING:
@@ -220,10 +220,12 @@ def _tile(at: tuple[int, int], where: tuple[Array, Array, str, tuple[bool, bool,
 
 
 def _why_none(layer: Layer, machine: NpuMachine, space: NpuSpace) -> str:
-    need = smallest_need(layer, machine)
+    grid = Grid.of(layer, machine, np.array([[min(space.y)], [min(space.x)]]), _legal_channels(layer, machine, space))
+    need = min(float(grid.memory((False,) * 3, resident=resident).min()) for resident in (False, True))
     return (
         f"{layer.name}: none of the {space.size} configurations of the space ({space.name}) fits the "
-        f"{machine.budget_bytes:.0f} bytes of {machine.name}; the smallest tile of all needs {need:.0f}"
+        f"{machine.budget_bytes:.0f} bytes of {machine.name}; the smallest that lanes and weight alignment allow "
+        f"needs {need:.0f}"
     )
 
 

@@ -192,7 +192,7 @@ def _sizes(graph: Graph, machine: NpuMachine) -> dict[str, float]:
     sizes = {}
     for name, spec in graph.tensors().items():
         if spec.shape is None:
-            raise TileError(f"the shape of {name} is not known; bind the symbolic dimensions")
+            raise TileError(f"the shape of {name} is not known; it follows from the data, or from a symbolic dimension")
         if name in inputs:
             sizes[name] = float(spec.size_bytes or 0)
         elif name in outputs:

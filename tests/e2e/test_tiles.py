@@ -44,7 +44,10 @@ def test_two_operators_end_in_csv_and_pictures(tmp_path: Path, capsys: pytest.Ca
         (["nosuch"], "neither a file nor a zoo model"),
         (["--op", "reshape:c=1"], "operator 'reshape' has no tiles here"),
         (["--op", "conv2d:c=0,k=1,y=1,x=1,f=1"], "c=0 is not a size of at least 1"),
-        (["--op", "softmax:m=4,k=4000", "--vtcm-mb", "0.001"], "the smallest tile of all needs 16000"),
+        (
+            ["--op", "softmax:m=4,k=4000", "--vtcm-mb", "0.001"],
+            "the smallest that lanes and weight alignment allow needs 16000",
+        ),
         (["--op", "matmul:m=4,c=4,k=4", "--npu", "a17_pro"], "a17_pro has no tile geometry of an NPU"),
         (["--op", "matmul:m=4,c=4,k=4", "--gpu", "sa8255p"], "device 'sa8255p' has no processor 'gpu'"),
         (["--op", "matmul:m=4,c=4,k=4", "--precision", "int8"], "no tile geometry for int8"),

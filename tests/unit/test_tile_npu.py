@@ -232,7 +232,7 @@ def test_no_tile_on_the_frontier_beats_another_and_the_fastest_is_the_best(hexag
 
 def test_a_memory_smaller_than_one_row_is_named() -> None:
     machine = npu_machine(load_device("sa8255p"), "fp16", budget_bytes=100)
-    with pytest.raises(TileError, match="the smallest tile of all needs"):
+    with pytest.raises(TileError, match="the smallest that lanes and weight alignment allow needs"):
         search_npu(parse_operator("softmax:m=196,k=196"), machine)
 
 
