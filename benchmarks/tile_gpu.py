@@ -57,10 +57,12 @@ def against_measured(path: Path, *, write: bool) -> None:
         known, truth = np.array([features[name] for name in names]), np.array([np.median(measured[n]) for n in names])
         predicted = _held_out(known, truth)
         errors = predicted / truth - 1
+        without = np.median(np.abs(_held_out(known[:, 1:], truth) / truth - 1))
         told = ", ".join(f"{name} {100 * error:+.0f}" for name, error in zip(names, errors, strict=True))
         fitted = tuple(zip(FITTED, map(_rounded, _non_negative(known, truth)), strict=True))
         print(
-            f"{unit:26s} {len(names)} models, median error {100 * np.median(np.abs(errors)):.1f} %: {told}; "
+            f"{unit:26s} {len(names)} models, median error {100 * np.median(np.abs(errors)):.1f} %, without the "
+            f"kernels' times {100 * without:.1f} %: {told}; "
             f"{', '.join(f'{name} {value:.3g}' for name, value in fitted)}",
             flush=True,
         )
