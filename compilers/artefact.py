@@ -49,12 +49,16 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A cost without a clock: latency, DRAM traffic in bytes, and the nodes it says nothing about."""
+    """A cost without a clock: latency, DRAM traffic in bytes, and the nodes it says nothing about.
+
+    `note` says how good such an estimate is, where that is known.
+    """
 
     latency: Latency
     dram_bytes: int | None = None
     spill_bytes: int | None = None
     uncosted_nodes: tuple[str, ...] = ()
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,6 +88,8 @@ class TvmCompiler(Compiler):
             return reason
         if action is Action.ESTIMATE:
             return _no_estimate(device, processor)
+        if action is Action.RUN and _is_gpu(device, processor):
+            return f"kernels for the {processor} of {device.name} do not run on this machine; they are modelled"
         if action is Action.RUN and device.os != "host" and device.address is None:
             return (
                 f"code for the {processor} of {device.name} does not run on this machine; with a TVM RPC server there "
@@ -195,6 +197,8 @@ class TvmCompiler(Compiler):
             from compilers.tvm.remote import RemoteSession
 
             return RemoteSession(artefact, Address(**json.loads(artefact.fact("rpc"))))
+        if not artefact.fact("threads"):
+            return super().load(artefact)  # a GPU's: says that it cannot run here
 
         from compilers.tvm import library
 

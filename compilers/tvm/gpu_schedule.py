@@ -12,7 +12,9 @@ for a `GpuTile`; names as there:
             [staged: the block's threads load data and weights into shared memory]
             for k_tile / unroll
                 load thread_x by unroll data into registers
-                sums += data * weights           unrolled, in vectors along the channels
+                for unroll, unrolled
+                    load thread_k weights into registers
+                    sums += data * weights       unrolled, in vectors along the channels
         write epilogue(sums)
 
 Data are laid out channels last, so neighbouring threads must take neighbouring channels: weights and outputs are then
@@ -228,8 +230,10 @@ def _tile(parts: Parts, axes: _Axes, tile: GpuTile) -> None:
     sch.compute_at(reduction, inner, preserve_unit_loops=True)
     sch.set_scope(reduction, 0, "local")
     steps, first = _order_sums(sch, axes, reduction, tile)
-    if data is not None:
+    if axes.nest.shares:
         _load(sch, (reduction, data, weights), steps, tile)
+    elif axes.nest.weighted:
+        _to_registers(sch, sch.cache_read(reduction, 1, "local"), steps[-1], tile.vector)
     sch.decompose_reduction(reduction, first)
 
 
@@ -311,8 +315,8 @@ def _bind_output(sch: Any, out: Any, tile: GpuTile) -> Any:  # noqa: ANN401
     return thread_n
 
 
-def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[tuple[Any, Any], Any]:  # noqa: ANN401
-    """Order a thread's loops; return the loops at which operands are loaded (shared, registers) and the first."""
+def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[tuple[Any, Any, Any], Any]:  # noqa: ANN401
+    """Order a thread's loops; return the first, and those at which operands are loaded: shared, data, weights."""
     loops = list(sch.get_loops(reduction))[-3 - len(axes.reduced) :]
     (batch, m, n), sums = loops[:3], loops[3:]
     at = axes.stepped - axes.reduced[0]
@@ -321,25 +325,36 @@ def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[t
     order = [*sums[:at], *sums[at + 1 :], outer, middle, unrolled, batch, m, n, lanes]
     sch.reorder(*order)
     _unroll(sch, [unrolled, m, n, lanes])
-    return (outer, middle), order[0]
+    return (outer, middle, unrolled), order[0]
 
 
-def _load(sch: Any, blocks: tuple[Any, Any, Any], steps: tuple[Any, Any], tile: GpuTile) -> None:  # noqa: ANN401
+def _load(
+    sch: Any,  # noqa: ANN401
+    blocks: tuple[Any, Any, Any],
+    steps: tuple[Any, Any, Any],
+    tile: GpuTile,
+) -> None:
+    """Bring the operands that threads share into registers, through shared memory when staged."""
     reduction, data, weights = blocks
-    registers = sch.cache_read(reduction, 0, "local") if tile.staged else data
-    sch.compute_at(registers, steps[1], preserve_unit_loops=True)
-    loops = _own_loops(sch, registers)
-    last, lanes = sch.split(loops[-1], [None, math.gcd(tile.vector, tile.unroll)])
-    _unroll(sch, [*loops[:-1], last, lanes])
-    if not tile.staged:
-        sch.set_scope(data, 0, "local")
-        sch.compute_inline(weights)
-        return
-    for block, lanes in ((data, math.gcd(tile.vector, tile.k_tile)), (weights, tile.vector)):
-        # The scope first: it tells compute_at that the tile is for all threads of the block.
-        sch.set_scope(block, 0, "shared")
-        sch.compute_at(block, steps[0], preserve_unit_loops=True)
-        _share(sch, block, lanes, tile)
+    at_shared, at_data, at_weights = steps
+    rows, columns = (sch.cache_read(reduction, i, "local") for i in (0, 1)) if tile.staged else (data, weights)
+    _to_registers(sch, rows, at_data, math.gcd(tile.vector, tile.unroll))
+    _to_registers(sch, columns, at_weights, tile.vector)
+    if tile.staged:
+        for block, lanes in ((data, math.gcd(tile.vector, tile.k_tile)), (weights, tile.vector)):
+            # The scope first: it tells compute_at that the tile is for all threads of the block.
+            sch.set_scope(block, 0, "shared")
+            sch.compute_at(block, at_shared, preserve_unit_loops=True)
+            _share(sch, block, lanes, tile)
+
+
+def _to_registers(sch: Any, block: Any, at: Any, lanes: int) -> None:  # noqa: ANN401
+    """Load what the loop `at` needs of an operand at once, each thread for itself, in vectors."""
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    sch.set_scope(block, 0, "local")
+    loops = _own_loops(sch, block)
+    last, vector = sch.split(loops[-1], [None, lanes])
+    _unroll(sch, [*loops[:-1], last, vector])
 
 
 def _share(sch: Any, block: Any, lanes: int, tile: GpuTile) -> None:  # noqa: ANN401

@@ -163,6 +163,7 @@ def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | N
         else:
             estimate, notes = _estimate(segment, artefact, context)
             latency, traffic = estimate.latency, estimate.dram_bytes
+            notes = (*notes, *filter(None, [estimate.note]))
             if estimate.uncosted_nodes:
                 notes = (*notes, f"{len(estimate.uncosted_nodes)} nodes have no cost in the estimate")
     except CompilerError as error:

@@ -1,0 +1,327 @@
+"""GPU artefacts by TVM: schedules that compute right, facts counted by hand, estimates, tiles of a plan, PoCL."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from compilers import Action, Artefact, CompilerError, Limits, Source, compile_segment, get_compiler, in_child
+from compilers.tvm import opencl
+from graphs import Graph, from_proto
+from partition import Device, Segment, Tile, load_device
+from partition.tile import GpuTile, build_refusal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TVM = get_compiler("tvm")
+HOST, ADRENO = load_device("host"), load_device("sm8550")
+LIMITS = Limits(time_s=300)
+
+pytestmark = pytest.mark.skipif(not TVM.available(Action.COMPILE, HOST, "cpu"), reason="TVM does not work here")
+
+
+def weight(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(7).normal(0, 0.1, shape).astype(np.float32)
+
+
+def model(nodes: list[onnx.NodeProto], shape: list[int], **weights: np.ndarray[Any, Any]) -> Graph:
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+def block() -> Graph:
+    """Strided and pointwise convolutions, depthwise with an epilogue that reads its sum twice, pools, a product."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["a"], name="stem", strides=[2, 2], pads=[1] * 4),
+        node("HardSwish", ["a"], ["b"], name="swish"),
+        node("Conv", ["b", "w1", "b0"], ["c"], name="depthwise", group=16, pads=[1] * 4),
+        node("Conv", ["c", "w2"], ["d"], name="pointwise"),
+        node("Add", ["d", "b"], ["e"], name="add"),
+        node("MaxPool", ["e"], ["f"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["f", "w3"], ["g"], name="halving", strides=[2, 2]),
+        node("GlobalAveragePool", ["g"], ["h"], name="mean"),
+        node("Flatten", ["h"], ["i"], name="flat"),
+        node("MatMul", ["i", "w4"], ["y"], name="product"),
+    ]
+    return model(
+        nodes, [1, 3, 18, 18], w0=weight(16, 3, 3, 3), b0=weight(16), w1=weight(16, 1, 3, 3),
+        w2=weight(16, 16, 1, 1), w3=weight(24, 16, 1, 1), w4=weight(24, 10),
+    )  # fmt: skip
+
+
+def segment(graph: Graph, precision: str = "fp16", device: Device = ADRENO, **more: Any) -> Segment:
+    return Segment(graph=graph, device=device, processor="gpu", compiler="tvm", precision=precision, **more)
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, Any]:
+    """The fused functions of the block that have a tile, by the node in them."""
+    import tvm
+
+    from compilers.tvm import frontend
+    from compilers.tvm.nodes import function_of_nodes
+
+    module = frontend.fuse(frontend.import_graph(block().proto()), opencl_target())
+    found = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    return {node: found[name] for node, name in function_of_nodes(block(), module, found).items()}
+
+
+def opencl_target() -> Any:
+    import tvm
+
+    return tvm.target.Target(
+        {"kind": "opencl", "keys": ["adreno", "opencl", "gpu"], "device": "adreno", "host": "llvm"}
+    )
+
+
+def on_the_host(func: Any) -> Any:
+    """Run the threads of a scheduled kernel one after the other: the same loops, each bound one a plain one."""
+    import tvm
+    import tvm_ffi
+
+    kinds = tvm.tirx.ForKind
+
+    def serial(loop: Any) -> Any:
+        if loop.kind != kinds.THREAD_BINDING:
+            return loop
+        return tvm.tirx.For(loop.loop_var, loop.min, loop.extent, kinds.SERIAL, loop.body)
+
+    return tvm_ffi.structural_map(func, [(tvm.tirx.For, serial)])
+
+
+def outputs(func: Any) -> np.ndarray[Any, Any]:
+    import tvm
+
+    from compilers.tvm.sweep import arguments_of
+
+    library = tvm.tirx.build(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target="llvm")
+    arguments = arguments_of(func)
+    library["main"](*arguments)
+    result: np.ndarray[Any, Any] = arguments[-1].numpy()
+    return result
+
+
+NODES = ("stem", "depthwise", "pointwise", "pool", "halving", "mean", "product")
+
+
+def test_every_reduction_is_found_under_its_node(functions: dict[str, Any]) -> None:
+    assert set(functions) == set(NODES)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_whatever_is_not_refused_computes_the_same(functions: dict[str, Any], data: st.DataObject) -> None:
+    from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu
+
+    func = functions[data.draw(st.sampled_from(NODES))]
+    nest = analyse_gpu(func)
+    assert nest is not None
+    layer = nest.layer("case")
+    powers = st.sampled_from([1, 2, 4, 8])
+    tile = GpuTile(
+        block_x=data.draw(powers), block_y=data.draw(powers), thread_x=data.draw(st.integers(1, 4)),
+        thread_k=data.draw(powers), k_tile=data.draw(st.sampled_from([1, 2, 3, 4, 8, 16])),
+        staged=data.draw(st.booleans()), vector=data.draw(powers), unroll=data.draw(st.sampled_from([1, 2, 3, 4])),
+    )  # fmt: skip
+    if build_refusal(layer, tile) is None:
+        scheduled = on_the_host(schedule_gpu(func, tile))
+        np.testing.assert_allclose(outputs(scheduled), outputs(func), rtol=2e-5, atol=1e-6)
+    else:
+        with pytest.raises(Exception, match=build_refusal(layer, tile)):
+            schedule_gpu(func, tile)
+
+
+def kernels_of(func: Any) -> tuple[str, Any]:
+    """Return the source and the launches of a scheduled function."""
+    import tvm
+
+    from compilers.tvm.gpu_facts import Split
+
+    split = Split()
+    with tvm.transform.PassContext(opt_level=3, instruments=[split]):
+        built = tvm.tirx.build(tvm.IRModule({"f": func.with_attr("global_symbol", "f")}), target=opencl_target())
+    return built.imports[0].inspect_source(), split.code()["f"]
+
+
+def test_facts_of_a_product_by_hand() -> None:
+    from compilers.tvm import frontend
+    from compilers.tvm.gpu_schedule import schedule_gpu
+
+    graph = model([helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], [64, 32], w=weight(32, 128))
+    func = frontend.fuse(frontend.import_graph(graph.proto()), opencl_target())["matmul"]
+    tile = GpuTile(block_x=8, block_y=8, thread_x=4, thread_k=8, k_tile=16, staged=False, vector=4, unroll=4)
+    _, code = kernels_of(schedule_gpu(func, tile))
+    (launch,) = code.launches
+    kernel = launch.kernel
+    # 64 rows in blocks of 8 x 4, 128 channels in blocks of 8 x 8; channels are along x.
+    assert (kernel.grid, kernel.block) == ((2, 2, 1), (8, 8, 1))
+    assert kernel.flops == 2 * 4 * 8 * 32
+    assert kernel.local_bytes == 4 * (4 * 8 + 4 * 4 + 8)  # sums, 4 rows by 4 steps of data, and weights
+    assert (kernel.shared_bytes, kernel.barriers) == (0, 0)
+    assert dict(kernel.arguments) == {"x_ptr": 64 * 32 * 4, "B_ptr": 32 * 128 * 4, "matmul_ptr": 64 * 128 * 4}
+    data, weights, out = (next(a for a in kernel.accesses if a.buffer == f"{n}_ptr") for n in ("x", "B", "matmul"))
+    assert (data.vector, data.per_thread, data.strides_bytes) == (4, 4 * 32 // 4, (0, 4 * 32 * 4))
+    assert (weights.vector, weights.per_thread, weights.strides_bytes) == (4, 2 * 32, (8 * 4, 0))
+    assert (out.store, out.per_thread, out.strides_bytes) == (True, 4 * 2, (8 * 4, 4 * 128 * 4))
+
+    staged = GpuTile(block_x=8, block_y=8, thread_x=4, thread_k=8, k_tile=16, staged=True, vector=4, unroll=4)
+    (launch,) = kernels_of(schedule_gpu(func, staged))[1].launches
+    kernel = launch.kernel
+    assert kernel.shared_bytes == 4 * 16 * (32 + 64)
+    assert kernel.barriers == 2 * 2  # two steps of 16
+    loads = {a.buffer: a.per_thread * a.vector for a in kernel.accesses if not a.shared and not a.store}
+    assert loads == {"x_ptr": 32 * 32 // 64, "B_ptr": 32 * 64 // 64}
+
+
+def kernels_json(artefact: Artefact) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((artefact.directory / "kernels.json").read_text())
+    return rows
+
+
+def test_an_artefact_has_tiles_kernels_facts_and_an_estimate(tmp_path: Path) -> None:
+    artefact = compile_segment(segment(block()), tmp_path, LIMITS)
+    rows = kernels_json(artefact)
+    assert {row["rule"] for row in rows} == {"tile", "flat"}  # nothing falls to one output for each block
+    assert "__kernel" in (artefact.directory / "kernels.cl").read_text()
+    estimate = TVM.estimate(artefact)
+    assert estimate.latency.source is Source.MODELLED
+    assert estimate.latency.low_s < estimate.latency.typical_s < estimate.latency.high_s
+    assert "held out, they are off by" in estimate.note
+    kernels = [(row["calls"], kernel) for row in rows for kernel in row["kernels"]]
+    assert all(kernel["modelled"]["latency_s"] > kernel["modelled"]["launch"] > 0 for _, kernel in kernels)
+    assert int(artefact.fact("launches")) == sum(calls for calls, _ in kernels)
+    assert TVM.placement(artefact).counts() == {"gpu": 10}
+    with pytest.raises(CompilerError, match="cannot run"):
+        TVM.load(artefact)
+
+
+def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
+    artefact = compile_segment(segment(block(), "fp32"), tmp_path, LIMITS)
+    with pytest.raises(CompilerError, match=r"no fit to measured rows in fp32 .* those there are: fp16"):
+        TVM.estimate(artefact)
+    with pytest.raises(CompilerError, match="floats only"):
+        compile_segment(segment(block(), "int8"), tmp_path, LIMITS)
+    assert "no figures of its GPU" in (TVM.why_not(Action.ESTIMATE, load_device("sa8255p"), "gpu") or "")
+    assert "to which a model could be fitted" in (TVM.why_not(Action.ESTIMATE, load_device("sm8650"), "gpu") or "")
+    assert "do not run on this machine" in (TVM.why_not(Action.RUN, ADRENO, "gpu") or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "triple", "name", "word"),
+    [
+        ("metal", "arm64-apple-ios", "kernels.metal", "kernel void"),
+        ("cuda", "aarch64-linux-gnu", "kernels.cu", "__global__"),
+    ],
+)
+def test_other_languages(tmp_path: Path, kind: str, triple: str, name: str, word: str) -> None:
+    arch = '\narch = "sm_87"' if kind == "cuda" else ""
+    text = f"""
+title = "a device with a {kind} GPU"
+os = "linux"
+[processors.cpu]
+title = "its CPU"
+[processors.cpu.ids.tvm]
+kind = "llvm"
+mtriple = "{triple}"
+mcpu = "{"apple-a17" if kind == "metal" else "cortex-a78"}"
+[processors.gpu]
+title = "its GPU"
+[processors.gpu.ids.tvm]
+kind = "{kind}"{arch}
+"""
+    path = tmp_path / f"{kind}.toml"
+    path.write_text(text)
+    artefact = compile_segment(segment(block(), "fp32", load_device(str(path))), tmp_path / "build", LIMITS)
+    assert word in (artefact.directory / name).read_text()
+    assert artefact.files[1] == name
+
+
+def test_a_plan_decides_the_tile(tmp_path: Path) -> None:
+    tile = GpuTile(block_x=16, block_y=4, thread_x=2, thread_k=4, k_tile=8, staged=True, vector=4, unroll=2)
+    asked = segment(block(), tiles=(Tile(node="pointwise", sizes=tile.sizes),))
+    rows = kernels_json(compile_segment(asked, tmp_path, LIMITS))
+    (row,) = (row for row in rows if row["reason"] == "asked for by the plan")
+    assert row["tile"] == dict(tile.sizes)
+    assert row["kernels"][0]["block"] == [4, 16, 1]
+
+
+@pytest.mark.parametrize(
+    ("node", "change", "reason"),
+    [
+        ("pointwise", {"k_tile": 5, "unroll": 1}, "k_tile 5 does not divide the 16"),
+        ("swish", {}, "'swish', which is no reduction"),
+        ("nowhere", {}, "no such node"),
+        ("pointwise", {"columns": 4}, "none of this processor"),
+        ("pointwise", {"vector": 0}, "vector is 0"),
+    ],
+)
+def test_a_tile_that_cannot_be_built_is_refused(tmp_path: Path, node: str, change: dict[str, int], reason: str) -> None:
+    tile = GpuTile(block_x=16, block_y=4, thread_x=2, thread_k=4, k_tile=8, staged=False, vector=4, unroll=2)
+    asked = segment(block(), tiles=(Tile(node=node, sizes=tuple({**dict(tile.sizes), **change}.items())),))
+    with pytest.raises(CompilerError, match=reason):
+        compile_segment(asked, tmp_path, LIMITS)
+
+
+def test_the_host_takes_tiles_too_and_checks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path / "cache"))
+
+    def asked(**sizes: int) -> Segment:
+        tiles = (Tile(node="pointwise", sizes=tuple(sizes.items())),)
+        return Segment(
+            graph=block(), device=HOST, processor="cpu", compiler="tvm", precision="fp32",
+            options=(("sweep", "1"),), tiles=tiles,
+        )  # fmt: skip
+
+    artefact = compile_segment(asked(channels=8, columns=3, lanes=4), tmp_path, LIMITS)
+    rows = json.loads((artefact.directory / "functions.json").read_text())
+    (row,) = (row for row in rows if row["reason"] == "asked for by the plan")
+    assert (row["config"]["channels"], row["config"]["columns"], row["config"]["lanes"]) == (8, 3, 4)
+    assert float(artefact.fact("relative_error")) < 1e-5
+    with pytest.raises(CompilerError, match="columns must divide the 9"):
+        compile_segment(asked(channels=8, columns=4, lanes=4), tmp_path, LIMITS)
+
+
+def test_a_backend_that_takes_no_tiles_says_so(tmp_path: Path) -> None:
+    asked = Segment(
+        graph=block(), device=HOST, processor="cpu", compiler="ort_cpu", precision="fp32",
+        tiles=(Tile(node="pointwise", sizes=(("channels", 8),)),),
+    )  # fmt: skip
+    with pytest.raises(CompilerError, match="ort_cpu chooses tile sizes by itself"):
+        compile_segment(asked, tmp_path, LIMITS)
+
+
+@pytest.mark.skipif(opencl.why_not() is not None, reason="needs the extra opencl")
+@pytest.mark.parametrize(
+    ("node", "staged"), [("stem", True), ("depthwise", False), ("pointwise", True), ("product", True)]
+)
+def test_kernels_run_right_under_opencl(functions: dict[str, Any], node: str, staged: bool) -> None:
+    from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu
+    from compilers.tvm.sweep import arguments_of
+
+    func = functions[node]
+    nest = analyse_gpu(func)
+    assert nest is not None
+    steps = {"stem": 3, "depthwise": 3}.get(node, 8)
+    vector = 2 if node == "product" else 4
+    tile = GpuTile(
+        block_x=4, block_y=2, thread_x=2, thread_k=4, k_tile=steps, staged=staged, vector=vector, unroll=steps
+    )  # fmt: skip
+    source, code = kernels_of(schedule_gpu(func, tile))
+    arrays = {name: tensor.numpy() for name, tensor in zip(code.parameters, arguments_of(func), strict=True)}
+    after = in_child(opencl.run_function, source, code, arrays, limits=LIMITS)
+    np.testing.assert_allclose(after[code.parameters[-1]], outputs(func), rtol=2e-5, atol=1e-6)
