@@ -1,9 +1,9 @@
 """TVM's GPU kernels, costed by the facts of their code, against measured rows: `benchmarks.tvm_gpu CSV [--write]`.
 
 For each device, latency = a x (modelled time within kernels) + b x (number of kernels) + c, all from all models but
-one, error on that one. The kernels are built for the GPU of one device file, whose figures are assumed: what is tested is
-whether the facts tell models apart, not the absolute speed of a device. The rows are ncnn's (Vulkan, float16): another
-runtime's kernels. Rows of one model on one device, several runs or copies, count once, by their median.
+one, error on that one. The kernels are built for the GPU of one device file, whose figures are assumed: what is tested
+is whether the facts tell models apart, not the absolute speed of a device. The rows are ncnn's (Vulkan, float16):
+another runtime's kernels. Rows of one model on one device, several runs or copies, count once, by their median.
 
 `--write` keeps the fits of devices that have a file of their own: what TVM's artefacts are estimated with.
 """

@@ -5,7 +5,8 @@ Nothing here is timed. Call it through `compilers.in_child`: an OpenCL driver co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from compilers.tvm.gpu_code import HostCode
 
 Array = np.ndarray[Any, Any]
+
+# PoCL's default way to run the threads of a block computes wrong values around barriers, or crashes
+# (docs/vendor_bugs.md, PoCL): this one writes out the threads one after the other.
+_POCL: Final = {"POCL_WORK_GROUP_METHOD": "workitemrepl"}
 
 
 def why_not() -> str | None:
@@ -32,6 +37,8 @@ def run_function(source: str, code: HostCode, arrays: Mapping[str, Array]) -> di
     Raises:
         CompilerError: there is no OpenCL platform, or the driver refused the source.
     """
+    for name, value in _POCL.items():
+        os.environ.setdefault(name, value)
     import pyopencl as cl
 
     platforms = cl.get_platforms()

@@ -116,6 +116,13 @@ def outputs(func: Any) -> np.ndarray[Any, Any]:
     return result
 
 
+def build(asked: Segment) -> Any:
+    """Build in this process, where TVM is loaded already; what needs no child is tested without one."""
+    from compilers.tvm import gpu
+
+    return gpu.build(asked)
+
+
 NODES = ("stem", "depthwise", "pointwise", "pool", "halving", "mean", "product")
 
 
@@ -211,11 +218,11 @@ def test_an_artefact_has_tiles_kernels_facts_and_an_estimate(tmp_path: Path) -> 
 
 
 def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
-    artefact = compile_segment(segment(block(), "fp32"), tmp_path, LIMITS)
+    artefact = TVM.made(segment(block(), "fp32"), tmp_path, files=("kernels.cl",), size_bytes=1)
     with pytest.raises(CompilerError, match=r"no fit to measured rows in fp32 .* those there are: fp16"):
         TVM.estimate(artefact)
     with pytest.raises(CompilerError, match="floats only"):
-        compile_segment(segment(block(), "int8"), tmp_path, LIMITS)
+        TVM.compile(segment(block(), "int8"), tmp_path)
     assert "no figures of its GPU" in (TVM.why_not(Action.ESTIMATE, load_device("sa8255p"), "gpu") or "")
     assert "to which a model could be fitted" in (TVM.why_not(Action.ESTIMATE, load_device("sm8650"), "gpu") or "")
     assert "do not run on this machine" in (TVM.why_not(Action.RUN, ADRENO, "gpu") or "")
@@ -246,18 +253,20 @@ kind = "{kind}"{arch}
 """
     path = tmp_path / f"{kind}.toml"
     path.write_text(text)
-    artefact = compile_segment(segment(block(), "fp32", load_device(str(path))), tmp_path / "build", LIMITS)
-    assert word in (artefact.directory / name).read_text()
-    assert artefact.files[1] == name
+    from compilers.tvm import gpu
+
+    files = gpu.export(build(segment(block(), "fp32", load_device(str(path)))), tmp_path)
+    assert word in (tmp_path / name).read_text()
+    assert files[1] == name
+    assert (tmp_path / files[0]).stat().st_size > 0
 
 
-def test_a_plan_decides_the_tile(tmp_path: Path) -> None:
+def test_a_plan_decides_the_tile() -> None:
     tile = GpuTile(block_x=16, block_y=4, thread_x=2, thread_k=4, k_tile=8, staged=True, vector=4, unroll=2)
     asked = segment(block(), tiles=(Tile(node="pointwise", sizes=tile.sizes),))
-    rows = kernels_json(compile_segment(asked, tmp_path, LIMITS))
-    (row,) = (row for row in rows if row["reason"] == "asked for by the plan")
-    assert row["tile"] == dict(tile.sizes)
-    assert row["kernels"][0]["block"] == [4, 16, 1]
+    (function,) = (f for f in build(asked).functions if f.reason == "asked for by the plan")
+    assert function.tile == tile
+    assert function.code.launches[0].kernel.block == (4, 16, 1)
 
 
 @pytest.mark.parametrize(
@@ -270,11 +279,11 @@ def test_a_plan_decides_the_tile(tmp_path: Path) -> None:
         ("pointwise", {"vector": 0}, "vector is 0"),
     ],
 )
-def test_a_tile_that_cannot_be_built_is_refused(tmp_path: Path, node: str, change: dict[str, int], reason: str) -> None:
+def test_a_tile_that_cannot_be_built_is_refused(node: str, change: dict[str, int], reason: str) -> None:
     tile = GpuTile(block_x=16, block_y=4, thread_x=2, thread_k=4, k_tile=8, staged=False, vector=4, unroll=2)
     asked = segment(block(), tiles=(Tile(node=node, sizes=tuple({**dict(tile.sizes), **change}.items())),))
     with pytest.raises(CompilerError, match=reason):
-        compile_segment(asked, tmp_path, LIMITS)
+        build(asked)
 
 
 def test_the_host_takes_tiles_too_and_checks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,15 @@ import csv
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+from compilers import Action, get_compiler
+from experiments.pareto import main as pareto
 from experiments.tiles import main
+from partition import load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +43,60 @@ def test_two_operators_end_in_csv_and_pictures(tmp_path: Path, capsys: pytest.Ca
     assert "throughput lost when a tile is carried over unchanged" in out
 
 
+def small_model(path: Path, channels: int = 8) -> Path:
+    weights = np.random.default_rng(3).normal(0, 0.1, (16, channels, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+            helper.make_node("Relu", ["c"], ["y"]),
+        ],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 10, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.skipif(
+    not get_compiler("tvm").available(Action.COMPILE, load_device("sm8550"), "gpu"), reason="TVM does not work here"
+)
+def test_the_best_tiles_become_a_plan_that_the_main_job_compiles_and_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(small_model(tmp_path / "small.onnx"))
+    assert main([path, "--gpu", "sm8550", "--out", str(tmp_path)]) == 0
+    assert "wrote 1 GPU tiles as the plan" in capsys.readouterr().out
+    (plan,) = tmp_path.glob("tiles-*/plans/*.json")
+    asked = ["--device", "sm8550", "--backends", "snpe", "--precisions", "fp16", "--splits", "0", "--plan", str(plan)]
+    assert pareto([path, *asked, "--out", str(tmp_path / "results")]) == 0
+    (text,) = (tmp_path / "results").glob("small-*/outcomes.jsonl")
+    rows = [json.loads(line) for line in text.read_text().splitlines()]
+    (row,) = (row for row in rows if row["options"] == "1 tiles of a plan")
+    assert (row["status"], row["latency_source"]) == ("ok", "modelled")
+    assert row["latency_low_s"] < row["latency_s"] < row["latency_high_s"]
+    assert any("held out, they are off by" in note for note in row["notes"])
+    (kernels,) = (tmp_path / "results" / "build").glob("*/*/kernels.json")
+    tiled = [function["reason"] for function in json.loads(kernels.read_text()) if function["rule"] == "tile"]
+    assert tiled == ["asked for by the plan"]
+
+
+def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(small_model(tmp_path / "small.onnx"))
+    assert main([path, "--gpu", "sm8550", "--out", str(tmp_path)]) == 0
+    (plan,) = tmp_path.glob("tiles-*/plans/*.json")
+    capsys.readouterr()
+    out = ["--plan", str(plan), "--out", str(tmp_path / "results")]
+    assert pareto([path, "--device", "host", *out]) == 2
+    assert "add --device sm8550" in capsys.readouterr().err
+    other = str(small_model(tmp_path / "other.onnx", channels=4))
+    assert pareto([other, "--device", "sm8550", *out]) == 2
+    assert "is for another model than other" in capsys.readouterr().err
+    assert pareto([path, "--device", "sm8550", "--plan", str(tmp_path / "nowhere.json"), *out[2:]]) == 2
+    assert "cannot read the plan" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -49,7 +109,7 @@ def test_two_operators_end_in_csv_and_pictures(tmp_path: Path, capsys: pytest.Ca
             "the smallest that lanes and weight alignment allow needs 16000",
         ),
         (["--op", "matmul:m=4,c=4,k=4", "--npu", "a17_pro"], "a17_pro has no tile geometry of an NPU"),
-        (["--op", "matmul:m=4,c=4,k=4", "--gpu", "sa8255p"], "device 'sa8255p' has no processor 'gpu'"),
+        (["--op", "matmul:m=4,c=4,k=4", "--gpu", "sa8255p"], "sa8255p has no tile geometry of a GPU"),
         (["--op", "matmul:m=4,c=4,k=4", "--precision", "int8"], "no tile geometry for int8"),
         (["--op", "matmul:m=4,c=4,k=4", "--objective", "speed"], "use latency or energy"),
         (["--op", "matmul:m=4,c=4,k=4", "--simulate"], "--simulate compiles a whole MODEL"),
