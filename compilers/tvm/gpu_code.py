@@ -131,8 +131,8 @@ def estimate(artefact: Artefact) -> Estimate:
         source=Source.MODELLED,
     )
     note = (
-        f"modelled from the kernels' code, by a fit to {fit.models} models that were measured with ncnn's kernels: held "
-        f"out, they are off by {fit.error_median:.1%} (median) and {fit.error_p90:.1%} (90th percentile), and the "
+        f"modelled from the kernels' code, by a fit to {fit.models} models that were measured with ncnn's kernels: "
+        f"held out, they are off by {fit.error_median:.1%} (median) and {fit.error_p90:.1%} (90th percentile), and the "
         "interval holds 8 of 10"
     )
     return Estimate(latency=latency, dram_bytes=int(artefact.fact("dram_bytes")), note=note)

@@ -92,6 +92,11 @@ class Parts:
 
     @classmethod
     def of(cls, func: Any) -> Parts:  # noqa: ANN401
+        """Tell the blocks of a fused function apart.
+
+        Raises:
+            UnscheduledError: it has no blocks, several reductions, or a block that writes several tensors.
+        """
         owner, sch, blocks = opened(func)
         reductions = [i for i, block in enumerate(blocks) if is_reduction(sch, block)]
         if len(reductions) > 1:
