@@ -2,32 +2,27 @@
 
 Imports TVM; only reached through the methods of `TvmCompiler`.
 
-TVM forgets the nodes' names. A node that has tiles is a reduction, and so is each function around one: nodes and calls
-with the same extents are paired in their order, which the importer keeps.
+A node that has tiles is a reduction, and so is the function around it; what else fusion put there has no tile.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import tvm
-from tvm import relax
 
 from compilers.adapter import CompilerError
 from compilers.tvm.blocks import UnscheduledError
+from compilers.tvm.frontend import nodes_of
 from compilers.tvm.gpu_schedule import analyse_gpu
-from partition.tile import CONV, DEPTHWISE, MATMUL, layers_of
+from partition.tile import layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from compilers.tvm.gpu_schedule import GpuNest
     from graphs import Graph
     from partition import Segment, Tile
-    from partition.tile import Layer
 
 T = TypeVar("T")
-_Extents = tuple[int, int, bool]
 
 
 def tiles_by_function(
@@ -59,50 +54,21 @@ def tiles_by_function(
 
 
 def function_of_nodes(graph: Graph, module: Any, functions: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401
-    """Map each node with tiles to its function; a node whose extents leave a doubt is left out."""
-    nodes: dict[_Extents, list[str]] = {}
-    for layer in layers_of(graph)[0]:
-        nodes.setdefault(_of_layer(layer), []).append(layer.name)
-    nests = {name: nest for name, func in functions.items() if (nest := _nest(func)) is not None}
-    calls: dict[_Extents, list[str]] = {}
-    for name in _called(module):
-        if name in nests:
-            calls.setdefault(_of_nest(nests[name]), []).append(name)
-    pairs: dict[str, str] = {}
-    for extents, names in nodes.items():
-        there = calls.get(extents, [])
-        if len(there) == len(names) or len(set(there)) == 1:
-            pairs |= dict(zip(names, there if len(there) == len(names) else there[:1] * len(names), strict=True))
-    return pairs
+    """Map each node with tiles to the function that reduces for it; a node that two reduce for is left out."""
+    at: dict[str, set[str]] = {}
+    for name, calls in nodes_of(module).items():
+        if name in functions and _is_nest(functions[name]):
+            for node in itertools.chain.from_iterable(calls):
+                at.setdefault(node, set()).add(name)
+    tiled = {layer.name for layer in layers_of(graph)[0]}
+    return {node: next(iter(names)) for node, names in at.items() if node in tiled and len(names) == 1}
 
 
-def _of_layer(layer: Layer) -> _Extents:
-    weighted = layer.kind in (CONV, MATMUL, DEPTHWISE)
-    outputs = layer.outputs if weighted or layer.passes > 1 else max(layer.outputs, layer.positions)
-    return outputs, layer.macs // outputs, weighted
-
-
-def _of_nest(nest: GpuNest) -> _Extents:
-    return nest.batches * nest.positions * nest.channels, nest.reduction, nest.weighted
-
-
-def _nest(func: Any) -> GpuNest | None:  # noqa: ANN401
+def _is_nest(func: Any) -> bool:  # noqa: ANN401
     try:
-        return analyse_gpu(func)
+        return analyse_gpu(func) is not None
     except UnscheduledError:
-        return None
-
-
-def _called(module: Any) -> list[str]:  # noqa: ANN401
-    """List the functions that `main` calls, in order."""
-    names: list[str] = []
-
-    def visit(expr: Any) -> None:  # noqa: ANN401
-        if isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir"):
-            names.append(expr.args[0].name_hint)
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return names
+        return False
 
 
 def _function(node: str, graph: Graph, at: Mapping[str, str]) -> str:
