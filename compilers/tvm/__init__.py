@@ -41,6 +41,7 @@ from compilers.adapter import (
 )
 from compilers.artefact import Artefact, Placement, tree_size_bytes
 from compilers.ort_session import positive_int, read_options, require_precision
+from compilers.tvm.refusals import refusals
 from partition import Address
 
 if TYPE_CHECKING:
@@ -63,16 +64,6 @@ _REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for 
 _REFUSED_GPU: Final = {"int8": "its kernels for GPUs compute in floats only; ask for fp16 or fp32"}
 _GPU_KINDS: Final = ("opencl", "metal", "cuda")
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
-# Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
-_NOT_IMPORTED: Final = frozenset(
-    {
-        "Attention", "BitCast", "Celu", "CenterCropPad", "Col2Im", "ConvInteger", "DFT", "Det", "GRU",
-        "HammingWindow", "LSTM", "Loop", "LpNormalization", "MelWeightMatrix", "NegativeLogLikelihoodLoss",
-        "OneHot", "QLinearConv", "QLinearMatMul", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT", "Scan",
-        "SoftmaxCrossEntropyLoss", "StringNormalizer", "Swish", "TensorScatter", "TfIdfVectorizer",
-        "Upsample",
-    }
-)  # fmt: skip
 
 
 class TvmCompiler(Compiler):
@@ -107,7 +98,7 @@ class TvmCompiler(Compiler):
 
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
         """Map each node that TVM's importer is known to refuse to its reason."""
-        return {node.name: reason for node in graph.nodes() if (reason := _refused(node.op_type, node.domain))}
+        return refusals(graph)
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Import, tune, build, check every function and then the whole model, and export."""
@@ -269,14 +260,6 @@ def _wrong_ffi() -> str | None:
             f"apache-tvm {tvm} crashes with apache-tvm-ffi {ffi} when it serialises TIR; "
             f"run `pip install --no-deps apache-tvm-ffi=={pins[0]}`"
         )
-    return None
-
-
-def _refused(op_type: str, domain: str) -> str | None:
-    if domain not in ("", "ai.onnx"):
-        return f"TVM's ONNX importer ignores operator domains, so {domain}::{op_type} would be read as another operator"
-    if op_type in _NOT_IMPORTED:
-        return f"TVM's ONNX importer has no usable {op_type}"
     return None
 
 

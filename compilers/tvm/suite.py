@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from graphs import Graph
-
     Array = np.ndarray[Any, Any]
 
 
@@ -50,12 +48,20 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[Array], model: Path) -> list[A
     for reason in compiler.unsupported(graph).values():
         raise CompilerError(reason)
     try:
-        built = pipeline.build(_segment(graph), compiler.version(), threads=1, candidates=1)
+        quantised = any(node.op_type in QUANTISERS for node in graph.nodes())
+        segment = Segment(
+            graph=graph,
+            device=load_device("host"),
+            processor="cpu",
+            compiler=compiler.name,
+            precision="int8" if quantised else "fp32",
+        )
+        built = pipeline.build(segment, compiler.version(), threads=1, candidates=1)
         specs = [(spec.name, list(spec.shape or ()), spec.dtype) for spec in graph.inputs()]
         outputs = [spec.name for spec in graph.outputs()]
         with library.TvmSession(built.executable, specs, outputs) as session:
             save(graph, model)
-            check_model(graph, model, session, quantised=any(n.op_type in QUANTISERS for n in graph.nodes()))
+            check_model(graph, model, session, quantised=quantised)
             found = session.run(dict(zip([name for name, _, _ in specs], inputs, strict=True)))
     except CompilerError:
         raise
@@ -63,9 +69,3 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[Array], model: Path) -> list[A
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise CompilerError(f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]) from error
     return [np.asarray(found[name]) for name in outputs]
-
-
-def _segment(graph: Graph) -> Segment:
-    return Segment(
-        graph=graph, device=load_device("host"), processor="cpu", compiler=TvmCompiler.name, precision="fp32"
-    )

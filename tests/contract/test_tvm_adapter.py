@@ -299,9 +299,24 @@ def test_operators_the_importer_lacks_or_misreads_are_named(tmp_path: Path) -> N
 
 
 def test_an_operator_of_another_domain_is_not_taken_for_the_standard_one() -> None:
-    reason = adapter._refused("Gelu", "com.microsoft")
-    assert reason is not None
-    assert "com.microsoft::Gelu" in reason
+    node = helper.make_node("Gelu", ["x"], ["y"], name="act", domain="com.microsoft")
+    graph = model([node], [2, 3], domain="com.microsoft")
+    assert "com.microsoft::Gelu would be read as another operator" in TVM.unsupported(graph)["act"]
+
+
+def test_what_the_importer_reads_wrong_is_refused_and_the_rest_of_the_operator_is_not() -> None:
+    node = helper.make_node
+    fine = [
+        node("Dropout", ["x"], ["a"]),
+        node("LayerNormalization", ["a", "s"], ["b"]),
+        node("Mod", ["b", "m"], ["y"]),
+    ]
+    weights = {"s": weight(4), "m": np.array(2, np.float32)}
+    for right in (True, False):
+        fine[2] = node("Mod", ["b", "m"], ["y"], fmod=int(right), name="mod")
+        fine[0] = node("Dropout", ["x"], ["a"] if right else ["a", "mask"], name="drop")
+        found = TVM.unsupported(model(fine, [3, 4], **weights))
+        assert set(found) == (set() if right else {"mod", "drop"})
 
 
 def test_the_ffi_that_crashes_is_refused_with_the_pin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""Nodes that TVM's importer is known to refuse, or to read with another meaning than ONNX. No TVM here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from graphs import Graph, Node
+
+# Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
+_NOT_IMPORTED: Final = frozenset(
+    {
+        "Attention", "BitCast", "Celu", "CenterCropPad", "Col2Im", "ConvInteger", "DFT", "Det", "GRU",
+        "HammingWindow", "LSTM", "Loop", "LpNormalization", "MelWeightMatrix", "NegativeLogLikelihoodLoss",
+        "OneHot", "QLinearConv", "QLinearMatMul", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT", "Scan",
+        "SoftmaxCrossEntropyLoss", "StringNormalizer", "Swish", "TensorScatter", "TfIdfVectorizer",
+        "Upsample",
+    }
+)  # fmt: skip
+
+
+def refusals(graph: Graph) -> dict[str, str]:
+    """Map each node that is refused to its reason."""
+    attributes = {node.name: {a.name: a for a in node.attribute} for node in graph.proto().graph.node}
+    types = {name: spec.dtype for name, spec in graph.tensors().items()}
+    found = {n.name: _refused(n) or _misread(n, attributes.get(n.name, {}), types) for n in graph.nodes()}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _refused(node: Node) -> str | None:
+    if node.domain not in ("", "ai.onnx"):
+        return (
+            "TVM's ONNX importer ignores operator domains, so "
+            f"{node.domain}::{node.op_type} would be read as another operator"
+        )
+    if node.op_type in _NOT_IMPORTED:
+        return f"TVM's ONNX importer has no usable {node.op_type}"
+    return None
+
+
+def _misread(node: Node, attributes: Mapping[str, Any], types: Mapping[str, str]) -> str | None:
+    """Say what the importer would read wrong without a complaint: each was wrong in a case of the operator suite."""
+    rule = _MISREAD.get(node.op_type)
+    return rule(node, attributes, types.get(node.inputs[0], "") if node.inputs else "") if rule else None
+
+
+def _bit_shift(_node: Node, _attributes: Mapping[str, Any], dtype: str) -> str | None:
+    return "TVM shifts signed integers by negative counts otherwise than ONNX" if dtype.startswith("int") else None
+
+
+def _dropout(node: Node, _attributes: Mapping[str, Any], _dtype: str) -> str | None:
+    return "TVM's ONNX importer makes Dropout's mask of floats" if any(node.outputs[1:]) else None
+
+
+def _layer_normalization(node: Node, _attributes: Mapping[str, Any], _dtype: str) -> str | None:
+    return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if any(node.outputs[1:]) else None
+
+
+def _mod(_node: Node, attributes: Mapping[str, Any], dtype: str) -> str | None:
+    remainder = "fmod" in attributes and attributes["fmod"].i
+    unlike = "float" in dtype and not remainder
+    return "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities" if unlike else None
+
+
+_MISREAD: Final[Mapping[str, Callable[[Node, Mapping[str, Any], str], str | None]]] = {
+    "BitShift": _bit_shift,
+    "Dropout": _dropout,
+    "LayerNormalization": _layer_normalization,
+    "Mod": _mod,
+}
