@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,9 +23,7 @@ _NOT_IMPORTED: Final = frozenset(
 
 def refusals(graph: Graph) -> dict[str, str]:
     """Map each node that is refused to its reason."""
-    attributes = {node.name: {a.name: a for a in node.attribute} for node in graph.proto().graph.node}
-    types = {name: spec.dtype for name, spec in graph.tensors().items()}
-    found = {n.name: _refused(n) or _misread(n, attributes.get(n.name, {}), types) for n in graph.nodes()}
+    found = {node.name: _refused(node) or _misread(node, graph) for node in graph.nodes()}
     return {name: reason for name, reason in found.items() if reason}
 
 
@@ -40,31 +38,34 @@ def _refused(node: Node) -> str | None:
     return None
 
 
-def _misread(node: Node, attributes: Mapping[str, Any], types: Mapping[str, str]) -> str | None:
+def _misread(node: Node, graph: Graph) -> str | None:
     """Say what the importer would read wrong without a complaint: each was wrong in a case of the operator suite."""
     rule = _MISREAD.get(node.op_type)
-    return rule(node, attributes, types.get(node.inputs[0], "") if node.inputs else "") if rule else None
+    return rule(node, graph) if rule else None
 
 
-def _bit_shift(_node: Node, _attributes: Mapping[str, Any], dtype: str) -> str | None:
-    return "TVM shifts signed integers by negative counts otherwise than ONNX" if dtype.startswith("int") else None
+def _bit_shift(node: Node, graph: Graph) -> str | None:
+    signed = graph.tensors()[node.inputs[0]].dtype.startswith("int")
+    return "TVM shifts signed integers by negative counts otherwise than ONNX" if signed else None
 
 
-def _dropout(node: Node, _attributes: Mapping[str, Any], _dtype: str) -> str | None:
+def _dropout(node: Node, _graph: Graph) -> str | None:
     return "TVM's ONNX importer makes Dropout's mask of floats" if any(node.outputs[1:]) else None
 
 
-def _layer_normalization(node: Node, _attributes: Mapping[str, Any], _dtype: str) -> str | None:
+def _layer_normalization(node: Node, _graph: Graph) -> str | None:
     return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if any(node.outputs[1:]) else None
 
 
-def _mod(_node: Node, attributes: Mapping[str, Any], dtype: str) -> str | None:
-    remainder = "fmod" in attributes and attributes["fmod"].i
-    unlike = "float" in dtype and not remainder
-    return "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities" if unlike else None
+def _mod(node: Node, graph: Graph) -> str | None:
+    if "float" not in graph.tensors()[node.inputs[0]].dtype:
+        return None
+    (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
+    remainder = any(attribute.name == "fmod" and attribute.i for attribute in written.attribute)
+    return None if remainder else "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities"
 
 
-_MISREAD: Final[Mapping[str, Callable[[Node, Mapping[str, Any], str], str | None]]] = {
+_MISREAD: Final[Mapping[str, Callable[[Node, Graph], str | None]]] = {
     "BitShift": _bit_shift,
     "Dropout": _dropout,
     "LayerNormalization": _layer_normalization,
