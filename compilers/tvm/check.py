@@ -53,7 +53,9 @@ def check_model(graph: Graph, model: Path, session: Session, *, quantised: bool)
     """
     feed = random_inputs(graph, 0)
     reference = reference_session(graph).run(feed)
-    agreement = Agreement.of(reference, session.run(feed))
+    outputs = session.run(feed)
+    _check_types(reference, outputs)
+    agreement = Agreement.of(reference, outputs)
     away = (
         f"TVM's code is wrong for {graph.name!r}: its output is {agreement.relative_max:.2g} of the largest value "
         f"away from ONNX Runtime's (cosine {agreement.cosine:.4f})"
@@ -66,6 +68,15 @@ def check_model(graph: Graph, model: Path, session: Session, *, quantised: bool)
     if agreement.relative_max > QUANTISED_SPREADS * spread and agreement.cosine < QUANTISED_COSINE:
         raise CompilerError(f"{away}, whose own optimisations move it by {spread:.2g}")
     return agreement
+
+
+def _check_types(reference: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    for name, expected in reference.items():
+        wanted, got = np.asarray(expected), np.asarray(outputs[name])
+        if (wanted.dtype, wanted.shape) != (got.dtype, got.shape):
+            raise CompilerError(
+                f"TVM gives output {name!r} as {got.dtype} of {got.shape}, which is {wanted.dtype} of {wanted.shape}"
+            )
 
 
 def _optimised_outputs(model: Path, feed: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -189,6 +189,26 @@ def test_two_threads_compute_the_same(tmp_path: Path, cache: Path) -> None:
     assert error_of(graph, artefact) < 1e-5
 
 
+def test_threads_are_those_asked_for_with_no_variable_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+
+    from compilers.tvm import library
+
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    library.use_threads(2)
+    assert tvm.get_global_func("runtime.NumThreads")() == 2
+    library.use_threads(1)
+    assert tvm.get_global_func("runtime.NumThreads")() == 1
+
+
+def test_an_output_of_another_type_is_wrong_code() -> None:
+    from compilers.tvm.check import _check_types
+
+    _check_types({"y": np.zeros(3, np.float32)}, {"y": np.ones(3, np.float32)})
+    with pytest.raises(CompilerError, match=r"output 'y' as float32 of \(3,\), which is bool of \(3,\)"):
+        _check_types({"y": np.zeros(3, bool)}, {"y": np.zeros(3, np.float32)})
+
+
 def test_int8_is_computed_in_integers_and_says_how_much(tmp_path: Path, cache: Path) -> None:
     graph = quantised_convolution()
     artefact = compile_segment(segment(graph, "int8"), tmp_path, LIMITS)
