@@ -151,13 +151,20 @@ def int8_work(mixer: Mixer) -> dict[str, tuple[int, int]]:
 
 
 def with_noise(problem: Problem, noise: Sequence[float]) -> Problem:
-    """Give the int8 costs of each node its noise as their error; float places count none."""
+    """Give the int8 costs of each node its noise as their error; float places count none.
+
+    A node whose noise is infinite is refused in int8.
+    """
     of = dict(zip(problem.nodes, noise, strict=True))
     costs = {
-        (node, place): dataclasses.replace(cost, error=of[node] if is_int8(place) else 0.0)
+        (node, place): dataclasses.replace(cost, error=of[node] if is_int8(place) and math.isfinite(of[node]) else 0.0)
         for (node, place), cost in problem.costs.items()
     }
-    return dataclasses.replace(problem, costs=costs)
+    refusals = {node: dict(reasons) for node, reasons in problem.refusals.items()}
+    for node in (node for node in problem.nodes if math.isinf(of[node])):
+        coded = filter(is_int8, problem.places)
+        refusals.setdefault(node, {}).update(dict.fromkeys(coded, "in int8 it makes an output NaN or infinite"))
+    return dataclasses.replace(problem, costs=costs, refusals=refusals)
 
 
 def measured_noise(
@@ -200,12 +207,12 @@ def _noise(floating: Path, quantised: Path, parts: list[tuple[str, ...]], feed: 
 
 def in_steps(noise: Sequence[float]) -> tuple[float, ...]:
     """Round noises to STEPS steps of their sum, so that the search meets few different sums of them."""
-    step = sum(noise) / STEPS
-    return tuple(round(one / step) * step if step else 0.0 for one in noise)
+    step = sum(filter(math.isfinite, noise)) / STEPS
+    return tuple(round(one / step) * step if step and math.isfinite(one) else one for one in noise)
 
 
 def noise_of(error: OutputError) -> float:
-    """Return noise over signal of one output, 0 for an exact or an integer one.
+    """Return noise over signal of one output, 0 for an exact or an integer one, infinite where NaN has appeared.
 
     Raises:
         CompilerError: the output has no such figure; the message says why.
@@ -214,6 +221,8 @@ def noise_of(error: OutputError) -> float:
         return float(10 ** (-error.sqnr_db / 10))
     if error.verdict in {Verdict.EXACT, Verdict.INTEGER, Verdict.EMPTY}:
         return 0.0
+    if error.verdict is Verdict.NOT_FINITE:
+        return math.inf
     raise CompilerError(f"an output of the model with some nodes in int8 has no error figure: {error.verdict}")
 
 

@@ -8,6 +8,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from compilers import CompilerError
+from experiments.job import UserError
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
 from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s, set_bounds
 from experiments.splitting.oracle import CompileOracle, structural_key
@@ -23,6 +25,7 @@ from partition.search import (
     certified_cover,
     lazy_convex,
     lazy_frontier,
+    ratio_over,
     search,
     search_parallel,
     search_segments,
@@ -134,7 +137,10 @@ def _with_error(request: Request, context: Context) -> Frontier:
 def _noise(request: Request, context: Context) -> tuple[float, ...]:
     assert request.mixer is not None, "checked with the arguments"
     parts = [members(request.problem, [node]) for node in request.problem.nodes]
-    return measured_noise(request.mixer, parts, context.feed, context.reference, context.build)
+    try:
+        return measured_noise(request.mixer, parts, context.feed, context.reference, context.build)
+    except CompilerError as error:
+        raise UserError(f"the error of {request.graph.name} in int8 cannot be measured: {error.reason}") from error
 
 
 def _with_full_noise(request: Request, context: Context, found: Sequence[Solution]) -> tuple[Solution, ...]:
@@ -259,7 +265,7 @@ def rivals(request: Request, found: Found) -> tuple[Rival, ...]:
                 latency_gap_ratio=s.latency_gap_ratio,
                 front_gap_ratio=s.front_gap_ratio,
                 period_s=period,
-                period_gap_ratio=period / min(periods) - 1 if period is not None else None,
+                period_gap_ratio=None if period is None else ratio_over(period, min(periods)),
             )
         )
     return tuple(made)

@@ -1,6 +1,6 @@
 """Exact split search: every Pareto-optimal partition of a graph over places, and the space it is exact in."""
 
-from partition.search.baselines import Baselines, Strategy
+from partition.search.baselines import Baselines, Strategy, ratio_over
 from partition.search.convex import convex_gap, lazy_convex, search_convex
 from partition.search.cover import certified_cover
 from partition.search.frontier import Effort, Frontier, frontier, search, search_segments
@@ -54,6 +54,7 @@ __all__ = [
     "frontier",
     "lazy_convex",
     "lazy_frontier",
+    "ratio_over",
     "search",
     "search_convex",
     "search_parallel",

@@ -6,6 +6,7 @@ They say what exactness is worth: `Strategy.latency_gap` and `Strategy.front_gap
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Final
 
 import networkx as nx
@@ -156,9 +157,14 @@ class Baselines:
             segments=pieces_of_nodes(self._encoded, path, regroup=not self._encoded.pays_dispatch),
             latency_s=float(cost[0]),
             energy_j=float(cost[1]),
-            latency_gap_ratio=float(cost[0] / self._exact.costs[:, 0].min() - 1),
+            latency_gap_ratio=ratio_over(float(cost[0]), float(self._exact.costs[:, 0].min())),
             front_gap_ratio=front_gap(cost[:2], self._exact.costs),
         )
+
+
+def ratio_over(value: float, best: float) -> float:
+    """Return by which ratio a value is above the best, which may be 0 where nothing has a modelled cost."""
+    return 0.0 if value == best else value / best - 1 if best else math.inf
 
 
 def front_gap(point: Floats, front: Floats) -> float:

@@ -190,6 +190,15 @@ def test_a_graph_of_two_parts_is_split_too(tmp_path: Path, monkeypatch: pytest.M
     assert int(plan["segments"]) == 2
 
 
+def test_a_graph_without_modelled_work_has_a_period_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_model(
+        tmp_path / "relu.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")], {"x": [1, 4], "y": [1, 4]}
+    )
+    assert main([str(path), "--mode", "pipelined", "--verify", "0"]) == 0
+    assert len(lines(the_run(tmp_path) / "plans.csv")) == 1
+
+
 INFEASIBLE = [
     (["--deadline", "0.02"], "deadline 0.02 s: the least reachable is 0.026 s, 0.006 s too much"),
     (["--max-segments", "1", "--deadline", "0.027"], "deadline 0.027 s"),

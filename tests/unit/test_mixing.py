@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from experiments.mixing import cut_mixed, decibels, measured_noise, mixed_problem, part_of, with_noise
+from experiments.mixing import cut_mixed, decibels, in_steps, measured_noise, mixed_problem, part_of, with_noise
 from experiments.proposals import propose_splits
 from experiments.split_costs import members, moved_bytes, unit_problem, with_homes
 from graphs import Calibration, Graph, GraphError, Mixer, extract, float_form, from_proto, quantise, random_inputs
@@ -241,3 +242,13 @@ def test_the_main_job_offers_a_mix_where_int8_is_refused(monkeypatch: pytest.Mon
 
 def _mixes(plan: Plan) -> bool:
     return len({segment.precision == "int8" for segment in plan.segments}) == 2
+
+
+def test_what_int8_makes_infinite_is_refused_there(mixer: Mixer) -> None:
+    problem = unit_problem(mixer.floating, mixed_problem(mixer, DEVICE, [INT8, FP16]))
+    noise = [math.inf, *[1e-4] * (len(problem.nodes) - 1)]
+    noisy = with_noise(problem, in_steps(noise))
+    assert noisy.refusals[problem.nodes[0]] == {INT8: "in int8 it makes an output NaN or infinite"}
+    for plan in search(noisy, objectives=("latency", "energy", "error")):
+        assert plan.segments[0].place == FP16
+    assert sum(in_steps([1e-3, 2e-3, 5e-9])) == pytest.approx(3e-3, rel=1e-2)
