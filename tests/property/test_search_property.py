@@ -419,7 +419,7 @@ def wide_problem(rng: Random, branches: int) -> Problem:
     )
 
 
-@settings(few, max_examples=12)
+@settings(few, max_examples=8)
 @given(rng=rngs)
 def test_a_narrow_parallel_search_is_as_near_as_it_says(rng: Random) -> None:
     problem = wide_problem(rng, 3)
@@ -483,7 +483,7 @@ def _plan_total(problem: Problem, parts: tuple[tuple[Place, tuple[str, ...]], ..
     return total
 
 
-@settings(many, max_examples=80)
+@settings(many, max_examples=50)
 @given(rng=rngs, kinds=st.sampled_from(PAIRS))
 def test_set_costs_over_all_convex_cuts_are_those_of_brute_force(rng: Random, kinds: tuple[str, ...]) -> None:
     problem = random_problem(rng, 5, places=2)
@@ -554,7 +554,7 @@ def _by_sets(problem: Problem, cost: SetCosts) -> Iterator[tuple[int, int]]:
             yield from ((a + moves.latency, b + moves.energy) for a, b in points)
 
 
-@few
+@settings(few, max_examples=25)
 @given(rng=rngs, share=st.sampled_from([0.0, 0.3]))
 def test_lazy_set_costs_are_exact_or_within_their_gap(rng: Random, share: float) -> None:
     problem = random_problem(rng, 5, places=2)
