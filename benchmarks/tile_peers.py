@@ -42,6 +42,11 @@ def main() -> None:
     ours = [(_compare(layers[evaluation.layer.name], evaluation, machine)) for evaluation in theirs]
     cycles, peer = sum(o.cost.latency_s for o, _ in ours), sum(float(e.latency_total2) for e in theirs)
     spent = sum(took for _, took in ours)
+    energy, peer_energy = sum(o.cost.energy_j for o, _ in ours), sum(float(e.energy_total) for e in theirs)
+    # Ours has no registers: what ZigZag counts in the array's own is told apart.
+    registers = sum(float(e.mem_energy_breakdown[operand][0]) for e in theirs for operand in e.mem_energy_breakdown
+                    if str(operand) in ("O", "W"))  # fmt: skip
+    print(f"energy {energy / 1e6:.0f} and {peer_energy / 1e6:.0f} uJ, of which {registers / 1e6:.0f} in registers")
     each_ms, each_s = spent / len(ours) * 1e3, peer_s / len(ours)
     print(
         f"in total {cycles:.0f} and {peer:.0f} cycles ({100 * (cycles / peer - 1):+.1f} %); CPU time "
@@ -51,7 +56,7 @@ def main() -> None:
 
 
 def _machine(hardware: dict[str, Any]) -> NpuMachine:
-    """Return ZigZag's accelerator in our terms: sizes there are bits, and one element is a byte; a cycle is a second.
+    """Return ZigZag's accelerator in our terms: its bits are bytes here, a cycle is a second, a picojoule a joule.
 
     ZigZag keeps the weights of a layer in the registers of the array; here they share the scratchpad, so the
     registers count to it.
@@ -59,14 +64,16 @@ def _machine(hardware: dict[str, Any]) -> NpuMachine:
     memories, array = hardware["memories"], hardware["operational_array"]
     columns, depth = array["sizes"]
     scratchpad = memories["sram_2MB"]["size"] + memories["rf_128B"]["size"] * columns * depth
+    dram_bytes, sram_bytes = (memories[name]["ports"][0]["bandwidth_max"] / 8 for name in ("dram", "sram_2MB"))
     return NpuMachine(
-        name=f"ZigZag {HARDWARE}", element_bytes=1, dram_element_bytes=1, clock_hz=1.0, mac_j=0.0,
-        dram_j_per_byte=0.0, on_chip_j_per_byte=0.0, active_w=0.0, budget_bytes=scratchpad / 8, alignment_bytes=1,
-        lanes=1, macs_per_lane=1.0,
-        dma_bytes=memories["dram"]["ports"][0]["bandwidth_max"] / 8, block_y=1, block_x=1, columns=columns, depth=depth,
-        step_cycles=1.0, block_cycles=0.0, vector_threads=1, in_cycles_per_byte=0.0, padded_wait_ratio=0.0,
-        strided_cycles_per_byte=0.0, out_cycles_per_byte=0.0, transfer_cycles=0.0, tile_cycles=0.0, fixed_cycles=0.0,
-        overlap_ratio=1.0, conflict_ratio=0.0, weight_conflict_s=0.0, fifo_full_s=0.0,
+        name=f"ZigZag {HARDWARE}", element_bytes=1, dram_element_bytes=1, clock_hz=1.0, mac_j=array["unit_energy"],
+        dram_j_per_byte=memories["dram"]["r_cost"] / dram_bytes, active_w=0.0,
+        on_chip_j_per_byte=memories["sram_2MB"]["r_cost"] / sram_bytes, budget_bytes=scratchpad / 8,
+        alignment_bytes=1, lanes=1, macs_per_lane=1.0, dma_bytes=dram_bytes, block_y=1, block_x=1, columns=columns,
+        depth=depth, step_cycles=1.0, block_cycles=0.0, vector_threads=1, in_cycles_per_byte=0.0,
+        padded_wait_ratio=0.0, strided_cycles_per_byte=0.0, out_cycles_per_byte=0.0, transfer_cycles=0.0,
+        tile_cycles=0.0, fixed_cycles=0.0, overlap_ratio=1.0, conflict_ratio=0.0, weight_conflict_s=0.0,
+        fifo_full_s=0.0,
     )  # fmt: skip
 
 

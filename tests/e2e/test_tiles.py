@@ -34,12 +34,20 @@ def test_two_operators_end_in_csv_and_pictures(tmp_path: Path, capsys: pytest.Ca
         assert bool(row["carried_latency_s"]) != bool(row["carried_refusal"])
         if row["loss_ratio"]:
             assert 0 <= float(row["loss_ratio"]) < 1
+        # No row without the model's error, or the word that it is not known.
+        npu = row["processor"] == "sa8255p npu"
+        assert bool(row["error_median_ratio"]) == npu
+        assert bool(row["error_median_ratio_of_kind"]) == (npu and row["kind"] != "norm")
+        assert row["error_note"].startswith("median error" if npu else "error not known")
     losses = list(csv.DictReader((folder / "losses.csv").read_text().splitlines()))
     assert {row["kind"] for row in losses} == {"conv", "depthwise", "norm"}
+    assert all(row["error_note"] for row in losses)
     for name in ("losses", "heat", "frontier"):
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out
     assert "all figures are modelled" in out
+    assert "sa8255p npu, fp16: median error" in out
+    assert "sm8650 gpu: absolute error not known" in out
     assert "throughput lost when a tile is carried over unchanged" in out
 
 
@@ -137,5 +145,9 @@ def test_the_simulator_tells_time_by_memory_and_every_nodes_tiles(
     folder = next(path for path in tmp_path.iterdir() if path.name.startswith("tiles-"))
     nodes = list(csv.DictReader((folder / "nodes.csv").read_text().splitlines()))
     assert sum(float(row["hmx_s"]) for row in nodes) > 0
+    memory = list(csv.DictReader((folder / "memory.csv").read_text().splitlines()))
+    assert [float(row["memory_bytes"]) / 2**20 for row in memory] == [1, 2, 4, 8]
+    assert all(float(row["latency_s"]) > 0 and row["error_median_ratio"] for row in memory)
+    assert "by memory size, modelled: median error" in out
     artefacts = [json.loads(p.read_text()) for p in (tmp_path / "build").rglob("artefact.json")]
     assert all(any(name.endswith("_qnn.log") for name in artefact["files"]) for artefact in artefacts)
