@@ -13,6 +13,7 @@ test: $(READY) $(REAL_MODELS) check
 
 check: $(READY)
 	.venv/bin/ruff check .
+	.venv/bin/ruff format --check --quiet .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
