@@ -34,6 +34,7 @@ from compilers.adapter import (
     Compiler,
     CompilerError,
     Session,
+    Variant,
     distribution_version,
     library_hash,
     missing_package,
@@ -64,6 +65,7 @@ _REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for 
 _REFUSED_GPU: Final = {"int8": "its kernels for GPUs compute in floats only; ask for fp16 or fp32"}
 _GPU_KINDS: Final = ("opencl", "metal", "cuda")
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
+_SWEPT_TRIALS: Final = "16"
 
 
 class TvmCompiler(Compiler):
@@ -95,6 +97,11 @@ class TvmCompiler(Compiler):
         libraries = sorted(path for folder in folders for name in names for path in folder.glob(name))
         versions = f"{distribution_version('apache-tvm')}-ffi-{distribution_version('apache-tvm-ffi')}"
         return f"apache-tvm-{versions}+{library_hash(*libraries)}"
+
+    def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
+        """List the plain way, and for this machine one with MetaSchedule, which takes minutes."""
+        tuned = (Variant(options=(("tune", _SWEPT_TRIALS),)),) if device.os == "host" else ()
+        return (Variant(), *tuned)
 
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
         """Map each node that TVM's importer is known to refuse to its reason."""

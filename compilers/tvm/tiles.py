@@ -112,7 +112,14 @@ def refusal(tile: TileConfig, nest: Nest) -> str | None:
         return f"columns must divide the {nest.columns} of the output"
     if tile.inline_pad and not nest.padded:
         return "there is no padding to compute inside"
+    if nest.most_lanes and tile.lanes not in (widths := _dot_widths(nest.most_lanes)):
+        return f"the dot-product instruction has {' or '.join(map(str, widths))} lanes"
     return None
+
+
+def _dot_widths(most: int) -> tuple[int, ...]:
+    """List the lanes of a family of dot products: every power of two from a vector of 128 bits up."""
+    return tuple(lanes for lanes in (16, 8, 4) if lanes <= most)
 
 
 def _fitted(tile: TileConfig, nest: Nest) -> TileConfig:

@@ -98,6 +98,11 @@ def test_a_tuned_function_replaces_one_that_is_clearly_slower(tmp_path: Path) ->
     assert "tvm.s_tir.tensor_intrin.cuda" not in sys.modules
 
 
+def test_a_sweep_of_ways_tunes_on_this_machine_only() -> None:
+    assert [dict(way.options) for way in TVM.variants("fp32", HOST, "cpu")] == [{}, {"tune": "16"}]
+    assert len(TVM.variants("fp32", load_device("sa8255p"), "cpu")) == 1
+
+
 def test_loading_the_adapter_imports_no_tuner() -> None:
     import subprocess
 

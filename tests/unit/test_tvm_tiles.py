@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilers.tvm.cache import Decision, TileCache, cache_root
-from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates
+from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates, refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,15 @@ def test_the_first_tile_keeps_its_sums_in_registers_and_reuses_the_weights(nest:
     assert first.lanes == 16
     assert 8 <= first.accumulators <= 24
     assert first.columns >= 4
+
+
+def test_a_dot_product_has_the_lanes_of_its_instruction() -> None:
+    nest = dataclasses.replace(convolution(64, 56, 576), most_lanes=8, weight_bytes=1)
+    assert {tile.lanes for tile in candidates(nest, AVX512, 9)} == {8}
+    tile = TileConfig(channels=64, columns=7, lanes=8)
+    assert refusal(tile, nest) is None
+    for lanes in (2, 16):
+        assert refusal(dataclasses.replace(tile, lanes=lanes), nest) == "the dot-product instruction has 8 or 4 lanes"
 
 
 def test_a_depthwise_nest_pads_inside() -> None:
