@@ -9,17 +9,21 @@ tests hold a sample of the suite against. Exits 1 when a case is wrong.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.operator_table import summary, write_golden, write_table, wrong
 from compilers import CompilerError, Limits, in_child
 from compilers.suite import Case, Outcome, Verdict, tensor_cases
+from compilers.tvm.suite import judge_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "tvm_operators.md"
 GOLDEN = ROOT / "tests" / "golden" / "tvm_nodes.json"
-BATCH = 64
+BATCH = 256
 LIMITS = Limits(time_s=1800)
 
 HEAD = """# TVM: what becomes of each operator case of ONNX
@@ -35,13 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the table and the golden verdicts")
     update = parser.parse_args(argv).update
-    outcomes: list[Outcome] = []
-    cases = tuple(tensor_cases())
-    batches = -(-len(cases) // BATCH)
-    for first in range(batches):  # each batch a sample of all operators, so that a part of the run tells something
-        outcomes += judged(cases[first::batches])
-        print(summary(outcomes), flush=True)
-    outcomes.sort(key=lambda o: o.name)
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = judged(tuple(tensor_cases()), Path(folder) / "journal.jsonl")
+    print(summary(outcomes))
     for outcome in wrong(outcomes):
         print(f"wrong: {outcome.name}: {outcome.reason}")
     if update:
@@ -50,17 +50,28 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if wrong(outcomes) else 0
 
 
-def judged(cases: tuple[Case, ...]) -> list[Outcome]:
-    """Judge in one child; when it dies, each half in a child of its own: a case that dies alone is refused."""
-    from compilers.tvm.suite import judge_cases
+def judged(cases: tuple[Case, ...], journal: Path) -> list[Outcome]:
+    """Judge what the journal lacks, in a child for each batch; the case that ends a child is refused."""
+    known = read(journal)
+    while rest := [case for case in cases if case.name not in known]:
+        batch = rest[:BATCH]
+        try:
+            in_child(judge_cases, [case.name for case in batch], journal, limits=LIMITS)
+        except CompilerError as error:
+            found = read(journal)
+            guilty = next(case for case in batch if case.name not in found)
+            with journal.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(dataclasses.asdict(guilty.outcome(Verdict.REFUSED, error.reason))) + "\n")
+        known = read(journal)
+        print(f"{len(known)} of {len(cases)}", flush=True)
+    return [known[case.name] for case in cases]
 
-    try:
-        return in_child(judge_cases, [case.name for case in cases], limits=LIMITS)
-    except CompilerError as error:
-        if len(cases) == 1:
-            return [cases[0].outcome(Verdict.REFUSED, error.reason)]
-        middle = len(cases) // 2
-        return [*judged(cases[:middle]), *judged(cases[middle:])]
+
+def read(journal: Path) -> dict[str, Outcome]:
+    if not journal.exists():
+        return {}
+    entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    return {e["name"]: Outcome(**{**e, "verdict": Verdict(e["verdict"])}) for e in entries}
 
 
 if __name__ == "__main__":

@@ -44,9 +44,18 @@ def _misread(node: Node, graph: Graph) -> str | None:
     return rule(node, graph) if rule else None
 
 
+def _dtype(graph: Graph, name: str) -> str:
+    """Return the type of a tensor, "" for one of no known type."""
+    specs = {spec.name: spec for spec in graph.inputs()} | dict(graph.tensors())
+    return specs[name].dtype if name in specs else ""
+
+
 def _bit_shift(node: Node, graph: Graph) -> str | None:
-    signed = graph.tensors()[node.inputs[0]].dtype.startswith("int")
-    return "TVM shifts signed integers by negative counts otherwise than ONNX" if signed else None
+    value, count = node.inputs
+    known = count in graph.initializers() and bool((graph.constant(count) >= 0).all())
+    if known or not _dtype(graph, value).startswith("int"):
+        return None
+    return "TVM shifts signed integers by negative counts otherwise than ONNX; make the counts constant"
 
 
 def _dropout(node: Node, _graph: Graph) -> str | None:
@@ -58,7 +67,7 @@ def _layer_normalization(node: Node, _graph: Graph) -> str | None:
 
 
 def _mod(node: Node, graph: Graph) -> str | None:
-    if "float" not in graph.tensors()[node.inputs[0]].dtype:
+    if "float" not in _dtype(graph, node.inputs[0]):
         return None
     (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
     remainder = any(attribute.name == "fmod" and attribute.i for attribute in written.attribute)

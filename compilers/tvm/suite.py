@@ -5,6 +5,8 @@ Imports TVM; call it through `compilers.in_child`, because a case may crash.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -29,14 +31,22 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def judge_cases(names: Sequence[str]) -> list[suite.Outcome]:
-    """Judge the cases of these names in this process, with one tile for each function and a cache of their own."""
+def judge_cases(names: Sequence[str], journal: Path) -> list[suite.Outcome]:
+    """Judge the cases of these names in this process, with one tile for each function and a cache of their own.
+
+    Each outcome is also a line of `journal` at once, so that a case that ends the process takes no other with it.
+    """
     library.use_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
+    outcomes = []
+    with tempfile.TemporaryDirectory() as folder, journal.open("a", encoding="utf-8") as lines:
         os.environ[ENVIRONMENT] = folder
         model = Path(folder) / "segment.onnx"
-        cases = [case for case in suite.tensor_cases() if case.name in set(names)]
-        return [suite.judge(case, lambda proto, inputs: _run(proto, inputs, model)) for case in cases]
+        for case in suite.tensor_cases():
+            if case.name in set(names):
+                outcomes.append(suite.judge(case, lambda proto, inputs: _run(proto, inputs, model)))
+                lines.write(json.dumps(dataclasses.asdict(outcomes[-1])) + "\n")
+                lines.flush()
+    return outcomes
 
 
 def _run(proto: onnx.ModelProto, inputs: Sequence[Array], model: Path) -> list[Array]:

@@ -337,6 +337,13 @@ def test_what_the_importer_reads_wrong_is_refused_and_the_rest_of_the_operator_i
         fine[0] = node("Dropout", ["x"], ["a"] if right else ["a", "mask"], name="drop")
         found = TVM.unsupported(model(fine, [3, 4], **weights))
         assert set(found) == (set() if right else {"mod", "drop"})
+    ints = [helper.make_tensor_value_info(name, TensorProto.INT32, [4]) for name in ("x", "by", "y")]
+    shift = node("BitShift", ["x", "by"], ["y"], direction="LEFT", name="shift")
+    opset = [helper.make_opsetid("", 17)]
+    for counts in ([], [numpy_helper.from_array(np.arange(4, dtype=np.int32), "by")]):
+        proto = helper.make_graph([shift], "case", ints[: 1 if counts else 2], ints[2:], counts)
+        found = TVM.unsupported(from_proto(helper.make_model(proto, opset_imports=opset, ir_version=9)))
+        assert set(found) == (set() if counts else {"shift"})
 
 
 def test_the_ffi_that_crashes_is_refused_with_the_pin(monkeypatch: pytest.MonkeyPatch) -> None:
