@@ -54,7 +54,7 @@ def judged(cases: tuple[Case, ...], journal: Path) -> list[Outcome]:
     """Judge what the journal lacks, in a child for each batch; the case that ends a child is refused."""
     known = read(journal)
     while rest := [case for case in cases if case.name not in known]:
-        batch = rest[:BATCH]
+        batch = sorted(rest[:BATCH], key=lambda case: case.name)  # as `judge_cases` goes through them
         try:
             in_child(judge_cases, [case.name for case in batch], journal, limits=LIMITS)
         except CompilerError as error:

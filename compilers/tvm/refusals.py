@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,12 +50,23 @@ def _dtype(graph: Graph, name: str) -> str:
     return specs[name].dtype if name in specs else ""
 
 
+def _holds(graph: Graph, name: str, condition: Callable[[Any], Any]) -> bool:
+    """Tell whether a tensor is constant and all its elements meet the condition."""
+    return name in graph.initializers() and bool(condition(graph.constant(name)).all())
+
+
 def _bit_shift(node: Node, graph: Graph) -> str | None:
     value, count = node.inputs
-    known = count in graph.initializers() and bool((graph.constant(count) >= 0).all())
-    if known or not _dtype(graph, value).startswith("int"):
+    if not _dtype(graph, value).startswith("int") or _holds(graph, count, lambda array: array >= 0):
         return None
     return "TVM shifts signed integers by negative counts otherwise than ONNX; make the counts constant"
+
+
+def _div(node: Node, graph: Graph) -> str | None:
+    value, divisor = node.inputs
+    if "int" not in _dtype(graph, value) or _holds(graph, divisor, lambda array: array != 0):
+        return None
+    return "an integer division by zero ends the process, here in the check on random inputs; make the divisor constant"
 
 
 def _dropout(node: Node, _graph: Graph) -> str | None:
@@ -68,7 +79,7 @@ def _layer_normalization(node: Node, _graph: Graph) -> str | None:
 
 def _mod(node: Node, graph: Graph) -> str | None:
     if "float" not in _dtype(graph, node.inputs[0]):
-        return None
+        return _div(node, graph)
     (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
     remainder = any(attribute.name == "fmod" and attribute.i for attribute in written.attribute)
     return None if remainder else "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities"
@@ -76,6 +87,7 @@ def _mod(node: Node, graph: Graph) -> str | None:
 
 _MISREAD: Final[Mapping[str, Callable[[Node, Graph], str | None]]] = {
     "BitShift": _bit_shift,
+    "Div": _div,
     "Dropout": _dropout,
     "LayerNormalization": _layer_normalization,
     "Mod": _mod,
