@@ -178,12 +178,21 @@ class _Reader:
         self._access(node.buffer, node.indices, times, store=True)
 
     def _expression(self, expr: Any, times: int) -> None:  # noqa: ANN401
+        """Count one statement's loads and arithmetic; what it says twice, a compiler computes once."""
+        seen: set[int] = set()
+
+        def is_new(node: Any) -> bool:  # noqa: ANN401
+            key = tvm_ffi.structural_hash(node)
+            return not (key in seen or seen.add(key))  # type: ignore[func-returns-value]
+
         def load(node: Any) -> None:  # noqa: ANN401
+            if not is_new(node):
+                return
             self._access(node.source, node.indices, times, store=False)
 
         def arithmetic(node: Any) -> None:  # noqa: ANN401
             lanes, is_float = _lanes(node)
-            self._flops += lanes * times if is_float else 0
+            self._flops += lanes * times if is_float and is_new(node) else 0
 
         def call(node: Any) -> None:  # noqa: ANN401
             if getattr(node.op, "name", "") not in _NO_ARITHMETIC:

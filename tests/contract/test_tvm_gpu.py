@@ -195,6 +195,21 @@ def test_facts_of_a_product_by_hand() -> None:
     assert loads == {"x_ptr": 32 * 32 // 64, "B_ptr": 32 * 64 // 64}
 
 
+def test_what_a_statement_says_twice_counts_once() -> None:
+    from compilers.tvm import frontend
+    from compilers.tvm.gpu_schedule import schedule_rest
+
+    graph = model([helper.make_node("HardSwish", ["x"], ["y"])], [4, 64])
+    (func,) = (f for f in frontend.fuse(frontend.import_graph(graph.proto()), opencl_target()).functions.values()
+               if hasattr(f, "params") and "s_tir" in f.attrs)  # fmt: skip
+    scheduled, rule = schedule_rest(func, opencl_target())
+    assert rule == "flat"
+    (launch,) = kernels_of(scheduled)[1].launches
+    # x * clip(x / 6 + 0.5): x is written twice, and read once, four elements at a time.
+    assert [(a.store, a.vector, a.per_thread) for a in launch.kernel.accesses] == [(False, 4, 1), (True, 4, 1)]
+    assert launch.kernel.flops == 4 * 5  # times, plus, two bounds, times
+
+
 def kernels_json(artefact: Artefact) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((artefact.directory / "kernels.json").read_text())
     return rows
