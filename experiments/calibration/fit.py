@@ -67,7 +67,9 @@ def _feasible(matrix: Array, target: Array, solution: Array, active: npt.NDArray
         negative = active & (wish <= 0)
         if not negative.any():
             return wish
-        step = np.min(solution[negative] / (solution[negative] - wish[negative]))
+        # A column that stands at zero and wishes to stay there allows no step at all (0 / 0 would make it NaN).
+        down = solution[negative] - wish[negative]
+        step = np.min(np.divide(solution[negative], down, out=np.zeros_like(down), where=down > 0))
         solution = solution + step * (wish - solution)
         active &= solution > 1e-12
         solution[~active] = 0.0

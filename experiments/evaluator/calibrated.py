@@ -49,7 +49,8 @@ def _predicted(
 ) -> tuple[Estimate, str]:
     estimates = {name: _reference(segment, name, calibration, build, limits) for name in _needed(model, calibration)}
     terms = {name: estimate.latency.typical_s for name, estimate in estimates.items()}
-    predicted_s = model.predict({**terms, **_work(segment, model, estimates, calibration)})
+    work = _work(segment, model, estimates, calibration)
+    predicted_s = model.predict({**terms, **work})
     first = next(iter(estimates.values()))
     own = model.references == (segment.device.name,)
     latency = Latency(
@@ -58,7 +59,7 @@ def _predicted(
         high_s=predicted_s * model.high_ratio,
         source=Source.SIMULATED if own else Source.MODELLED,
     )
-    bounds = _compiler_bounds(model, first.latency) if own else ""
+    bounds = _compiler_bounds(model, first.latency, work) if own else ""
     return dataclasses.replace(first, latency=latency), _note(segment, model, calibration) + bounds
 
 
@@ -103,10 +104,10 @@ def _work(
     return work
 
 
-def _compiler_bounds(model: LatencyModel, simulated: Latency) -> str:
+def _compiler_bounds(model: LatencyModel, simulated: Latency, work: dict[str, float]) -> str:
     """Say what the compiler's own bounds of its simulation come to, with the overhead: it knows its operators best."""
     name = model.references[0]
-    low, high = (model.predict({name: bound}) for bound in (simulated.low_s, simulated.high_s))
+    low, high = (model.predict({**work, name: bound}) for bound in (simulated.low_s, simulated.high_s))
     return f"; the compiler's own bounds come to {seconds(low)} to {seconds(high)}"
 
 

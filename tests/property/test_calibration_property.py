@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.calibration.fit import (
@@ -44,6 +44,7 @@ def test_the_solution_is_the_best_of_all_that_are_not_negative(seed: int, rows: 
     assert error <= best_of_all_subsets(matrix, target) * (1 + 1e-6) + 1e-9
 
 
+@settings(deadline=None)
 @given(SEEDS, st.integers(6, 30))
 def test_a_true_linear_law_is_found_and_predicts_what_was_kept_out(seed: int, rows: int) -> None:
     random = np.random.default_rng(seed)
@@ -52,6 +53,17 @@ def test_a_true_linear_law_is_found_and_predicts_what_was_kept_out(seed: int, ro
     latency = terms @ truth
     np.testing.assert_allclose(fit_relative(terms, latency), truth, rtol=1e-6)
     np.testing.assert_allclose(leave_one_out(terms, latency), latency, rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(SEEDS, st.integers(3, 8))
+def test_columns_that_add_nothing_leave_no_division_by_zero(seed: int, rows: int) -> None:
+    random = np.random.default_rng(seed)
+    column = random.uniform(0.1, 1.0, rows)
+    matrix = np.column_stack([column, 2 * column, np.zeros(rows), column + 1e-13])
+    with np.errstate(divide="raise", invalid="raise"):
+        solution = non_negative_least_squares(matrix, 3 * column)
+    np.testing.assert_allclose(matrix @ solution, 3 * column, rtol=1e-6)
 
 
 @given(SEEDS, st.floats(2.0, 20.0))

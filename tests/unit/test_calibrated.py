@@ -90,6 +90,17 @@ def test_a_chip_with_a_simulator_is_simulated_with_the_fitted_overhead(
     assert "the compiler's own bounds come to 1.01 ms to 1.28 ms" in note
 
 
+def test_the_macs_of_a_simulated_chip_count_in_the_prediction_and_its_bounds(
+    simulated: dict[str, float | None], tmp_path: Path
+) -> None:
+    assert GRAPH.macs is not None
+    rate = 1e-3 / GRAPH.macs
+    estimate, note = predicted(segment("qcs9075"), calibration(model("qcs9075", qcs9075=0.9, macs=rate)), tmp_path)
+    assert estimate.latency.typical_s == pytest.approx(1.9e-3)
+    assert estimate.latency.source is Source.SIMULATED
+    assert "the compiler's own bounds come to 1.81 ms to 2.08 ms" in note
+
+
 def test_another_chip_is_modelled_from_its_siblings(simulated: dict[str, float | None], tmp_path: Path) -> None:
     fitted = model("sm8650", overhead=1e-4, sa8255p=0.2, sa8797=0.4, dram_bytes=1e-11, macs=1e-13)
     estimate, _ = predicted(segment("sm8650"), calibration(fitted), tmp_path)
