@@ -8,6 +8,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from compilers import CompilerError
 from experiments.job import UserError
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
@@ -95,7 +97,7 @@ def find(request: Request, context: Callable[[], Context], tell: Callable[[str],
         gap = found.gap_ratio
     space = found.space
     if request.options.mode == "parallel":
-        solutions, space = _with_sequential(request, found)
+        solutions, space, gap = _with_sequential(request, found)
     else:
         solutions = tuple(sorted(found, key=lambda s: (s.latency_s, s.energy_j)))
     if request.wants_error:
@@ -219,7 +221,7 @@ def _nothing_known(lazy: LazyFrontier, refused: tuple[str, ...]) -> Conflict:
     )
 
 
-def _with_sequential(request: Request, found: Frontier) -> tuple[tuple[Solution, ...], str]:
+def _with_sequential(request: Request, found: Frontier) -> tuple[tuple[Solution, ...], str, float]:
     """Join schedules of parallel branches with sequential plans, which pay one dispatch for a whole segment.
 
     A schedule pays a dispatch per node, so either may be better; a deadline bounds one of the two objectives, so
@@ -234,7 +236,9 @@ def _with_sequential(request: Request, found: Frontier) -> tuple[tuple[Solution,
     _check_deadline(request, best[0].latency_s)
     deadline = request.constraints.deadline_s
     kept = tuple(s for s in best if deadline is None or s.latency_s <= deadline)
-    return kept, f"{found.space}, and sequential plans of {sequential.space}"
+    # The sequential plans are exact in their space, so what is left is how much better a schedule can be than any.
+    gap = found.gap_with(np.array([(s.latency_s, s.energy_j) for s in best]))
+    return kept, f"{found.space}, and sequential plans of {sequential.space}", gap
 
 
 def _check_deadline(request: Request, best: float) -> None:

@@ -25,7 +25,7 @@ from partition.search.states import AdditiveStates
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from partition.search.arrays import Ints
+    from partition.search.arrays import Floats, Ints
     from partition.search.intervals import SegmentTable
     from partition.search.problem import Objective, Piece, Problem
     from partition.search.scheme import Scheme
@@ -58,12 +58,25 @@ class Frontier(Sequence[Solution]):
         effort: Effort,
         gap_ratio: float = 0.0,
     ) -> None:
+        self._prove: Callable[[Ints], float] | None = None
         self.objectives, self.space, self.effort, self.gap_ratio = objectives, space, effort, gap_ratio
         self._rows, self._scheme, self.paths, self._pieces = rows, scheme, paths, pieces
         self.costs = np.stack([_column(scheme, kind, rows) / scheme.per_unit(kind) for kind in objectives], axis=1)
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def proved_by(self, prove: Callable[[Ints], float]) -> Frontier:
+        """Note what proves a gap of any (latency, energy) rows, sorted and in integer steps; return this frontier."""
+        self._prove = prove
+        return self
+
+    def gap_with(self, points: Floats) -> float:
+        """Return the gap that these plans' proof leaves when `points` (latency, energy) stand in for them."""
+        if self._prove is None:
+            return self.gap_ratio
+        steps: Ints = np.rint(points * self._scheme.encoded.per_unit[:2]).astype(np.int64)
+        return self._prove(steps)
 
     @overload
     def __getitem__(self, index: int) -> Solution: ...

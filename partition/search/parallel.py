@@ -352,7 +352,7 @@ class _Schedules(Residency):
                 return _back(number, before, what)
             return [node * len(self.encoded.problem.places) + place for node, place in known[-1 - number].steps]
 
-        return Frontier(
+        frontier = Frontier(
             objectives=("latency", "energy"),
             rows=rows[kept],
             scheme=self.scheme,
@@ -362,6 +362,7 @@ class _Schedules(Residency):
             effort=Effort(states=len(self.decided), arcs=0, labels=stored),
             gap_ratio=self._gap(rows[kept], lines),
         )
+        return frontier.proved_by(lambda others: self._gap(others, lines))
 
     def _gap(self, points: Ints, lines: Lines | None) -> float:
         """Return how far the found schedules are at most from any other: one that begins like a dropped one.

@@ -427,6 +427,8 @@ def test_a_narrow_parallel_search_is_as_near_as_it_says(rng: Random) -> None:
     assert truth.gap_ratio == 0
     assert cover_gaps(narrow.costs, truth.costs).max() <= narrow.gap_ratio + 1e-9
     assert narrow.gap_ratio < 1.5
+    better = truth.costs * 0.5
+    assert narrow.gap_with(better[np.argsort(better[:, 0])]) <= narrow.gap_ratio
 
 
 class SetCosts:
