@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from experiments.units import significant
-from partition.tile import Validation, validations
-from partition.tile.validation import OPERATORS
+from partition.tile import OPERATORS, Validation, validations
 
 if TYPE_CHECKING:
     from partition.tile import Machine

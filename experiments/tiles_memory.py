@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from experiments import store
 from experiments.tiles_error import own_error, percent
 from experiments.units import seconds, size
-from partition.tile import TileError, whole_cost
-from partition.tile.validation import MODELS
+from partition.tile import MODELS, TileError, whole_cost
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ from partition.tile.operators import (
     pool,
 )
 from partition.tile.search import NpuResult, frontier_npu, search_npu
-from partition.tile.validation import Validation, validations
+from partition.tile.validation import MODELS, OPERATORS, Validation, validations
 from partition.tile.whole import WholeCost, whole_cost
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "ELEMENT_BYTES",
     "KINDS",
     "MATMUL",
+    "MODELS",
+    "OPERATORS",
     "POOL",
     "Access",
     "BandwidthBound",
