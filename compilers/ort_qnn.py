@@ -26,6 +26,7 @@ from compilers.qnn.placement import read_partitioning
 from compilers.qnn.prepare import CONTEXT_FILE, LOG_FILE, compile_context
 from compilers.qnn.refusals import cause_of, refused_operators
 from compilers.qnn.session import npu_session, sdk_version
+from compilers.qnn.workarounds import readable_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ class OrtQnnCompiler(Compiler):
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the context binary, the profile with the simulation, and the placement with its reasons."""
         chip = target(segment, backend=self.name)
-        model = out_dir / "segment.onnx"
+        model = readable_file(segment.graph, out_dir)
         found = compile_context(segment.graph, model, out_dir, chip.provider_options(), profiling=chip.profiling)
         traces = [p.name for suffix in (LOG_SUFFIX, SCHEMATIC_SUFFIX) for p in sorted(out_dir.glob(f"*{suffix}"))]
         files = (CONTEXT_FILE, *sorted(p.name for p in out_dir.glob("context_*.bin")))

@@ -32,6 +32,7 @@ from compilers.qnn.placement import Partitioning, partitioning, read_partitionin
 from compilers.qnn.prepare import LOG_FILE, compile_context, require_npu
 from compilers.qnn.refusals import cause_of, refused_operators
 from compilers.qnn.session import npu_session, sdk_version
+from compilers.qnn.workarounds import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +130,7 @@ class SnpeCompiler(Compiler):
         from graphs import save
 
         chip = target(segment, backend=self.name, fixed_io=True)
-        last = channels_last(segment.graph)
+        last = channels_last(readable(segment.graph))
         model = out_dir / MODEL_FILE
         save(last.graph, model)
         found = _write_dlc(segment.graph, model, out_dir, chip)

@@ -45,16 +45,7 @@ def float_form(graph: Graph) -> Graph:
     """
     with vendor_errors(f"Folding {graph.name}"):
         model = prepare(graph, opset=_OPSET)
-    _put_hard_sigmoid_first(model.graph)
     return from_proto(model, name=f"{graph.name}-float")
-
-
-def _put_hard_sigmoid_first(graph: onnx.GraphProto) -> None:
-    """Turn x * HardSigmoid(x), which folding makes of HardSwish, around: one compiler misreads it (vendor_bugs.md)."""
-    sigmoids = {node.output[0] for node in graph.node if node.op_type == "HardSigmoid"}
-    for node in graph.node:
-        if node.op_type == "Mul" and node.input[1] in sigmoids:
-            node.input[:] = [node.input[1], node.input[0]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
