@@ -84,6 +84,10 @@ class Net:
         return from_proto(model)
 
 
+def segment_of(graph: Graph) -> Segment:
+    return Segment(graph=graph, device=HOST, processor="cpu", compiler="tvm", precision="int8")
+
+
 def by_tvm(graph: Graph, feed: dict[str, Array], *, threads: int = 1) -> tuple[Array, int]:
     """Return the output and the number of multiply-adds in integers."""
     import tvm
@@ -92,7 +96,7 @@ def by_tvm(graph: Graph, feed: dict[str, Array], *, threads: int = 1) -> tuple[A
     from compilers.tvm import library, pipeline
 
     library.use_threads(threads)
-    built = pipeline.build(graph, TVM.version(), threads=threads, candidates=2)
+    built = pipeline.build(segment_of(graph), TVM.version(), threads=threads, candidates=2)
     machine = relax.VirtualMachine(built.executable, tvm.cpu())
     return machine["main"](*(tvm.runtime.tensor(feed[s.name]) for s in graph.inputs())).numpy(), built.integer_macs
 
@@ -284,8 +288,7 @@ def test_a_float_operator_between_keeps_the_rest_integer(tmp_path: Path) -> None
     integer = net.pair(net.node("Conv", net.pair("x0", 0.05, 128), weights), 0.05, 128)
     kernel = net.constant(random.normal(0, 0.1, (8, 8, 1, 1)).astype(np.float32))
     graph = net.graph(net.pair(net.node("Conv", integer, kernel), 0.05, 128), [1, 8, 4, 4])
-    segment = Segment(graph=graph, device=HOST, processor="cpu", compiler="tvm", precision="int8")
-    artefact = compile_segment(segment, tmp_path, Limits(time_s=300))
+    artefact = compile_segment(segment_of(graph), tmp_path, Limits(time_s=300))
     assert artefact.fact("int8_macs_ratio") == "0.5"
 
 
