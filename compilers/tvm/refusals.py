@@ -46,7 +46,7 @@ def _misread(node: Node, graph: Graph) -> str | None:
 
 def _dtype(graph: Graph, name: str) -> str:
     """Return the type of a tensor, "" for one of no known type."""
-    specs = {spec.name: spec for spec in graph.inputs()} | dict(graph.tensors())
+    specs = {spec.name: spec for spec in graph.inputs()} | dict(graph.tensors()) | dict(graph.initializers())
     return specs[name].dtype if name in specs else ""
 
 

@@ -207,8 +207,8 @@ def arguments_of(func: Any) -> list[Any]:  # noqa: ANN401
 
     Where int8 weights are summed, floats are scales, and of a size that spreads the sums over a byte.
     """
-    random = np.random.default_rng(0)
-    arrays = [_random(random, buffer) for buffer in func.params]
+    random, least = np.random.default_rng(0), int(_divides(func))
+    arrays = [_random(random, buffer, least) for buffer in func.params]
     weights = [array for array in arrays if array.dtype == np.int8]
     if weights:
         terms = max(1, weights[0].size // max(1, arrays[-1].shape[-1] if arrays[-1].ndim else 1))
@@ -248,13 +248,21 @@ def _rounds(func: Any) -> bool:  # noqa: ANN401
     return bool(found)
 
 
-def _random(random: np.random.Generator, buffer: Any) -> Array:  # noqa: ANN401
+def _divides(func: Any) -> bool:  # noqa: ANN401
+    """Tell whether integers are divided by what is not known now, so that a zero would end the process."""
+    found: list[Any] = []
+    kinds = (tvm.tirx.Div, tvm.tirx.Mod, tvm.tirx.FloorDiv, tvm.tirx.FloorMod)
+    tvm_ffi.structural_walk(func, [(kind, lambda node: found.append(node.b)) for kind in kinds])
+    return any(not isinstance(divisor, tvm.tirx.IntImm) and "int" in str(divisor.ty.dtype) for divisor in found)
+
+
+def _random(random: np.random.Generator, buffer: Any, least: int) -> Array:  # noqa: ANN401
     shape, dtype = tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if dtype.startswith(("int", "uint")):
         # Small and not negative: they may be indices or zero points.
-        return random.integers(0, 2 if dtype in ("int32", "int64") else 100, shape).astype(dtype)
+        return random.integers(least, 2 if dtype in ("int32", "int64") else 100, shape).astype(dtype)
     return random.standard_normal(shape, np.float32).astype(dtype)
 
 

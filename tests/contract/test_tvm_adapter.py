@@ -346,6 +346,17 @@ def test_what_the_importer_reads_wrong_is_refused_and_the_rest_of_the_operator_i
         assert set(found) == (set() if counts else {"shift"})
 
 
+def test_an_integer_division_by_a_constant_is_tried_without_zeros(tmp_path: Path, cache: Path) -> None:
+    """The constant is a parameter of the function that the sweep feeds with random numbers."""
+    ints = [helper.make_tensor_value_info(name, TensorProto.INT32, [4, 8]) for name in ("x", "y")]
+    by = numpy_helper.from_array(np.arange(1, 33, dtype=np.int32).reshape(4, 8), "by")
+    graph = helper.make_graph([helper.make_node("Div", ["x", "by"], ["y"])], "case", ints[:1], ints[1:], [by])
+    whole = from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    feed = random_inputs(whole, 0)
+    with TVM.load(compile_segment(segment(whole), tmp_path, LIMITS)) as session:
+        np.testing.assert_array_equal(session.run(feed)["y"], reference_session(whole).run(feed)["y"])
+
+
 def test_the_ffi_that_crashes_is_refused_with_the_pin(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15.post2"}
     monkeypatch.setattr(adapter, "distribution_version", versions.__getitem__)
