@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torchvision
+from hub_networks import CavaFace, DeepBox, OsNet
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -186,6 +187,9 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "quicksrnetlarge": (QuickSrNet, (1, 3, 128, 128)),
     "yamnet": (YamNet, (1, 1, 96, 64)),
     "nasnet": (_timm("nasnetalarge", SYMMETRIC), (1, 3, 331, 331)),
+    "osnet": (lambda: Normalised(OsNet(), IMAGENET, 4), (1, 3, 256, 128)),
+    "cavaface": (CavaFace, (1, 3, 112, 112)),
+    "deepbox__vgg_3d_detection": (DeepBox, _IMAGE),
     "swin_small": (_tv("swin_s"), _IMAGE),
     "swin_base": (_tv("swin_b"), _IMAGE),
 }  # fmt: skip
