@@ -21,6 +21,22 @@ def binding(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def option(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE of a backend's option."""
+    key, _, value = text.partition("=")
+    if not key or not value:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key, value
+
+
+def backend_option(text: str) -> tuple[str, tuple[str, str]]:
+    """Read BACKEND.KEY=VALUE."""
+    backend, dot, rest = text.partition(".")
+    if not backend or not dot or "=" in backend:
+        raise argparse.ArgumentTypeError(f"expected BACKEND.KEY=VALUE, got {text!r}")
+    return backend, option(rest)
+
+
 def count(text: str) -> int:
     """Read a whole number of at least 0."""
     return _integer(text, 0)

@@ -68,6 +68,7 @@ def whole_graph(
     backends: Sequence[str],
     feeds: FeedFile | None = None,
     *,
+    options: Iterable[tuple[str, tuple[str, str]]] = (),
     compile_only: bool = False,
     sweep: bool = False,
 ) -> Iterator[Candidate]:
@@ -75,9 +76,12 @@ def whole_graph(
 
     Without `compile_only`, a place for which a backend compiles and says nothing more (it neither runs nor
     estimates there) is left out: its row would show the device's figures, whatever the backend. Options are those of
-    the backend's plain way, or with `sweep` of all its ways to compile; ranges of activations come from `feeds` where
-    a way needs some.
+    the backend's plain way, or with `sweep` of all its ways to compile, and on top the user's, as (backend, (key,
+    value)); ranges of activations come from `feeds` where a way needs some.
     """
+    asked: dict[str, dict[str, str]] = {name: {} for name in backends}
+    for name, (key, value) in options:
+        asked[name][key] = value
     places = (
         (device, name, processor)
         for device in devices
@@ -93,7 +97,7 @@ def whole_graph(
                 processor=processor,
                 compiler=name,
                 precision=precision,
-                options=way.options,
+                options=tuple((dict(way.options) | asked[name]).items()),
                 feeds=feeds if way.reads_feeds else None,
             )
             yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))

@@ -89,6 +89,7 @@ class Options:
     sweep: bool = False
     processes: int = 2
     plans: Sequence[Path] = ()
+    options: Sequence[tuple[str, tuple[str, str]]] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,9 @@ def _check(options: Options) -> _Request:
     try:
         devices = tuple(load_device(name) for name in dict.fromkeys(options.devices or DEFAULT_DEVICES))
         backends = known_backends(options.backends)
+        idle = [name for name, _ in options.options if name not in backends]
+        if idle:
+            raise UserError(f"an option is for backend {idle[0]!r}, and the run has {', '.join(backends)}")
         graph = load_model(options)
         calibration = calibration_for(graph, options)
         latencies = load_calibration()
@@ -253,6 +257,7 @@ def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
         calibration.digest,
         *(["sweep"] if options.sweep else []),
         *(path.stem for path in options.plans),
+        *sorted(options.options),
     ]
     return f"{graph.name}-{_hash(key)[:8]}"
 
@@ -295,6 +300,7 @@ def _outcomes(
             request.devices,
             request.backends,
             feed_file(request.calibration),
+            options=options.options,
             compile_only=bool(options.backends),
             sweep=options.sweep,
         ),

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, count, names, positive
+from experiments.arguments import backend_option, binding, count, names, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +62,15 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="try every way to compile that a backend knows, such as compressed weights (then size and error are"
         " objectives worth a look)",
+    )
+    parser.add_argument(
+        "--option",
+        type=backend_option,
+        action="append",
+        default=[],
+        dest="options",
+        metavar="BACKEND.KEY=VALUE",
+        help="of a backend's compiles, as its file in compilers/ lists them, for example tvm.tune=64; may be repeated",
     )
     parser.add_argument(
         "--objectives",

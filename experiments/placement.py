@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding
+from experiments.arguments import binding, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         " may be repeated",
     )
     parser.add_argument(
-        "--option", type=_pair, action="append", default=[], dest="options", metavar="KEY=VALUE", help="of the backend"
+        "--option", type=option, action="append", default=[], dest="options", metavar="KEY=VALUE", help="of the backend"
     )
     parser.add_argument(
         "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
@@ -73,13 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="for one compile (default: 600)")
     return parser
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals or not value:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
-    return key, value
 
 
 if __name__ == "__main__":

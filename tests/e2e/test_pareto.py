@@ -125,6 +125,9 @@ BAD_ARGUMENTS = [
     (["--objectives", "latency,joy"], "unknown objective 'joy'"),
     (["--bind", "batch"], "expected NAME=SIZE"),
     (["--splits", "-1"], "at least 0"),
+    (["--option", "threads=2"], "expected BACKEND.KEY=VALUE"),
+    (["--option", "tvm.threads"], "expected KEY=VALUE"),
+    (["--option", "tvm.threads=2", "--backends", "ort_cpu"], "an option is for backend 'tvm', and the run has ort_cpu"),
 ]
 
 

@@ -35,5 +35,13 @@ def test_a_sweep_tries_every_way_and_gives_data_to_those_that_read_it(tmp_path: 
     assert sum(swept.values()) == 1
 
 
+def test_an_option_goes_to_its_backend_alone_and_the_last_one_counts() -> None:
+    graph, host = zoo.build("squeezenet1_1"), load_device("host")
+    asked = [("tvm", ("tune", "8")), ("tvm", ("threads", "1")), ("tvm", ("threads", "2"))]
+    found = whole_graph(graph, {"fp32": graph}, [host], ("ort_cpu", "tvm"), options=asked)
+    options = {c.plan.segments[0].compiler: dict(c.plan.segments[0].options) for c in found}
+    assert options == {"ort_cpu": {}, "tvm": {"tune": "8", "threads": "2"}}
+
+
 def test_random_data_is_no_file() -> None:
     assert feed_file(Calibration.random(zoo.build("squeezenet1_1"), 1)) is None
