@@ -77,6 +77,12 @@ def _layer_normalization(node: Node, _graph: Graph) -> str | None:
     return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if any(node.outputs[1:]) else None
 
 
+def _suppression(_node: Node, _graph: Graph) -> str | None:
+    return (
+        "TVM's NonMaxSuppression keeps other boxes than ONNX's: none of a single one, fewer at a bound of the overlap"
+    )
+
+
 def _mod(node: Node, graph: Graph) -> str | None:
     if "float" not in _dtype(graph, node.inputs[0]):
         return _div(node, graph)
@@ -91,4 +97,5 @@ _MISREAD: Final[Mapping[str, Callable[[Node, Graph], str | None]]] = {
     "Dropout": _dropout,
     "LayerNormalization": _layer_normalization,
     "Mod": _mod,
+    "NonMaxSuppression": _suppression,
 }
