@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-# ONNX Runtime, our oracle for interpolation, differs from the ONNX reference here.
-DISAGREEMENTS: Final = frozenset(
-    {"test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"}
-)
+DISAGREEMENTS: Final = suite.DISAGREEMENTS
 
 
 def claimed_cases() -> Iterator[suite.Case]:

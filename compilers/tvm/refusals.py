@@ -77,6 +77,12 @@ def _layer_normalization(node: Node, _graph: Graph) -> str | None:
     return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if any(node.outputs[1:]) else None
 
 
+def _is_inf(node: Node, graph: Graph) -> str | None:
+    (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
+    one_sided = any(not attribute.i for attribute in written.attribute)
+    return "TVM's ONNX importer takes IsInf of one sign for IsInf of both" if one_sided else None
+
+
 def _suppression(_node: Node, _graph: Graph) -> str | None:
     return (
         "TVM's NonMaxSuppression keeps other boxes than ONNX's: none of a single one, fewer at a bound of the overlap"
@@ -95,6 +101,7 @@ _MISREAD: Final[Mapping[str, Callable[[Node, Graph], str | None]]] = {
     "BitShift": _bit_shift,
     "Div": _div,
     "Dropout": _dropout,
+    "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
     "Mod": _mod,
     "NonMaxSuppression": _suppression,
