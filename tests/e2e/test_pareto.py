@@ -173,6 +173,7 @@ def test_an_output_folder_that_cannot_be_is_named(plain: Path, tmp_path: Path) -
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_resumes(plain: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.pareto", str(plain), "--splits", "0", "--jobs", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["env", "--default-signal=INT", *command]  # a job in the background ignores it
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("results/plain-*/outcomes.jsonl")) and time.monotonic() < deadline:

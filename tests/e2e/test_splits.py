@@ -287,6 +287,7 @@ def test_ctrl_c_keeps_what_is_compiled_and_the_same_command_resumes(branched: Pa
     command = [sys.executable, "-m", "experiments.splits", str(branched), "--oracle", "compile", "--verify", "1"]
     command += ["--pin", "A=npu", "--pin", "B=cpu", "--pin", "E=npu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["env", "--default-signal=INT", *command]  # a job in the background ignores it
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
