@@ -1,8 +1,8 @@
-"""Softmax, erf, tanh and GELU by polynomials, which vectorise; the C library's functions are called for each element.
+"""Softmax, sigmoid, erf, tanh and GELU by polynomials, which vectorise; the C library's are called for each element.
 
 Imports TVM; only reached through the methods of `TvmCompiler`.
 
-Of the largest value, TVM's polynomials are within 3e-7 of the exact functions. Exp stays the library's: the
+Of the largest value, TVM's polynomials are within 3e-7 of the exact functions. Exp alone stays the library's: the
 polynomial for it ends at exp(88), and the exact one goes on to infinity.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import relax, topi
+from tvm import relax, tirx, topi
 
 
 def vectorisable(module: Any) -> Any:  # noqa: ANN401
@@ -38,7 +38,12 @@ class _FastMath(relax.PyExprMutator):  # type: ignore[misc]
         x = call.args[0] if call.args else None
         if name == "relax.nn.softmax":
             return self._te(topi.nn.fast_softmax, x, int(call.attrs.axis))
-        by_element = {"relax.erf": topi.fast_erf, "relax.tanh": topi.fast_tanh, "relax.nn.gelu": _gelu}.get(name)
+        by_element = {
+            "relax.erf": topi.fast_erf,
+            "relax.nn.gelu": _gelu,
+            "relax.sigmoid": _sigmoid,
+            "relax.tanh": topi.fast_tanh,
+        }.get(name)
         return self._te(by_element, x) if by_element else call
 
     def _te(self, compute: Any, *args: Any) -> Any:  # noqa: ANN401
@@ -48,3 +53,7 @@ class _FastMath(relax.PyExprMutator):  # type: ignore[misc]
 def _gelu(x: Any) -> Any:  # noqa: ANN401
     half = topi.multiply(x, 0.5)
     return topi.multiply(half, topi.add(topi.fast_erf(topi.multiply(x, math.sqrt(0.5))), 1.0))
+
+
+def _sigmoid(x: Any) -> Any:  # noqa: ANN401
+    return topi.divide(tirx.const(1.0, x.dtype), topi.add(topi.fast_exp(topi.negative(x)), 1.0))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from tvm import relax, te, tirx, topi
 
+from compilers.tvm import crops
 from compilers.tvm import dot as dots
 from compilers.tvm.expressions import is_constant, static_shape
 
@@ -60,12 +61,17 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         super().__init__(module)
         self._module = module
         self._dot = dot
+        self._owner = ""
 
     def packed(self) -> Any:  # noqa: ANN401
         """Return the module with `main` rewritten."""
         main = self._module.get_global_var("main")
         self.builder_.update_func(main, self.visit_expr(self._module[main]))
         return self.builder_.finalize()
+
+    def visit_var_binding_(self, binding: Any) -> None:  # noqa: ANN401
+        self._owner = binding.var.name
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:  # noqa: ANN401
         call = self.visit_expr_post_order(call)
@@ -77,6 +83,8 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         }
         rewrite = rewrites.get(_name(call))
         rewritten = rewrite(call) if rewrite else None
+        if rewritten is None:
+            rewritten = crops.sunk(call, self._bound, self._emit)
         return call if rewritten is None else rewritten
 
     def _bound(self, expr: Any) -> Any:  # noqa: ANN401
@@ -89,19 +97,29 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         return expr
 
     def _bytes(self, expr: Any) -> tuple[Any, int] | None:  # noqa: ANN401
-        """Match `int16(bytes) - zero`, transposed or not, and return (bytes, zero)."""
+        """Match `int16(bytes) - zero`, transposed or not, and return (bytes, zero).
+
+        The bytes may have more channels than the expression: then the weights of those are to be zero.
+        """
         call = self._bound(expr)
+        wide = crops.uncropped(call)
+        if wide is not None:
+            return self._bytes(wide)
         if _name(call) == "relax.permute_dims":
-            found = self._bytes(call.args[0])
-            return found and (self.builder_.emit(relax.op.permute_dims(found[0], call.attrs.axes)), found[1])
+            return self._transposed(call)
         if _name(call) != "relax.subtract":
             return None
         wide, zero = (self._bound(argument) for argument in call.args)
-        if not is_constant(zero) or _name(wide) != "relax.astype":
+        if not is_constant(zero) or str(zero.ty.dtype) != "int16" or _name(wide) != "relax.astype":
             return None
-        if str(zero.ty.dtype) != "int16" or str(wide.args[0].ty.dtype) not in ("int8", "uint8"):
+        data = wide.args[0]
+        return (data, int(zero.value.numpy().item())) if str(data.ty.dtype) in ("int8", "uint8") else None
+
+    def _transposed(self, call: Any) -> tuple[Any, int] | None:  # noqa: ANN401
+        found = self._bytes(call.args[0])
+        if found is None or static_shape(found[0]) != static_shape(call.args[0]):
             return None
-        return wide.args[0], int(zero.value.numpy().item())
+        return self.builder_.emit(relax.op.permute_dims(found[0], call.attrs.axes)), found[1]
 
     def _operands(self, call: Any) -> tuple[Any, int, Array] | None:  # noqa: ANN401
         weights = self._bound(call.args[1])
@@ -122,9 +140,9 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
             dilation=tuple(int(d) for d in attrs.dilation),  # type: ignore[arg-type]
             padding=tuple(int(p) for p in attrs.padding),  # type: ignore[arg-type]
         )
-        channels = (static_shape(data) or (0,))[-1]
         if int(attrs.groups) == 1:
             return self._dense(data, zero, weights, window)
+        channels = (static_shape(call.args[0]) or (0,))[-1]
         if int(attrs.groups) == channels == weights.shape[-1] and weights.shape[2] == 1:
             return self._depthwise(data, zero, weights[:, :, 0, :], window)
         return None
@@ -138,8 +156,11 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
 
     def _dense(self, data: Any, zero: int, weights: Array, window: _Window | None) -> Any:  # noqa: ANN401
         dot = self._dot
-        if dot is None or weights.shape[-1] % dot.lanes[-1]:
+        if dot is None:
             return None
+        channels = weights.shape[-1]
+        weights = crops.filled(weights, -2, int(data.ty.shape.values[-1]))
+        weights = crops.filled(weights, -1, crops.width(channels, dot.lanes))
         shift = _shift(str(data.ty.dtype), dot)
         packed = relax.const(_packed(weights))
         terms = weights.astype(np.int64).reshape(-1, weights.shape[-1]).sum(axis=0)
@@ -152,38 +173,57 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         total = self.builder_.emit_te(
             compute, data, packed, primfunc_name_hint="dot_conv2d" if window else "dot_matmul"
         )
-        return relax.op.add(total, relax.const(correction))
+        return self._cropped(relax.op.add(total, relax.const(correction)), weights.shape[-1], channels)
 
     def _depthwise(self, data: Any, zero: int, weights: Array, window: _Window) -> Any:  # noqa: ANN401
+        channels = weights.shape[-1]
+        weights = crops.filled(weights, -1, int(data.ty.shape.values[-1]))
+
         def compute(x: Any, w: Any) -> Any:  # noqa: ANN401
-            channels = int(x.shape[-1])
-            return _depthwise_conv(_laid_out(x, zero, 0, channels, x.dtype, window), w, window)
+            return _depthwise_conv(_laid_out(x, zero, 0, int(x.shape[-1]), x.dtype, window), w, window)
 
         terms = weights.astype(np.int64).sum(axis=(0, 1))
         total = self.builder_.emit_te(compute, data, relax.const(weights), primfunc_name_hint="depthwise_conv2d")
-        return relax.op.add(total, relax.const((-zero * terms).astype(np.int32)))
+        correction = (-zero * terms).astype(np.int32)
+        return self._cropped(relax.op.add(total, relax.const(correction)), weights.shape[-1], channels)
 
     def _sum(self, call: Any) -> Any:  # noqa: ANN401
         """Read bytes where they are summed; else the cast joins the function before, which then writes int32."""
         wide = self._bound(call.args[0])
+        axes, keep = [int(axis) for axis in call.attrs.axis or ()], bool(call.attrs.keepdims)
+        uncropped, last = crops.uncropped(wide), len(call.args[0].ty.shape.values) - 1
+        if uncropped is not None and axes and not {last, -1} & set(axes):
+            wide = self._bound(uncropped)
         if _name(wide) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
-        axes, keep = [int(axis) for axis in call.attrs.axis], bool(call.attrs.keepdims)
 
         def compute(x: Any) -> Any:  # noqa: ANN401
             return topi.sum(topi.cast(x, "int32"), axes, keep)
 
-        return self.builder_.emit_te(compute, wide.args[0], primfunc_name_hint="sum_bytes")
+        total = self.builder_.call_te(compute, wide.args[0], primfunc_name_hint="sum_bytes")
+        extents = [int(expr.ty.shape.values[-1]) for expr in (wide.args[0], call.args[0], call)]
+        return self._cropped(total, extents[2] + extents[0] - extents[1], extents[2])
+
+    def _cropped(self, call: Any, extent: int, channels: int) -> Any:  # noqa: ANN401
+        return crops.cropped(call, extent, channels, self._emit)
+
+    def _emit(self, expr: Any) -> Any:  # noqa: ANN401
+        """Bind an expression to a variable that is named after the same node as the one at hand."""
+        return self.builder_.emit(expr, self._owner)
 
     def _add(self, call: Any) -> Any:  # noqa: ANN401
         """Join the correction with the bias: `(x + a) + b` is `x + (a + b)` in int32, which wraps around."""
         first, bias = self._bound(call.args[0]), self._bound(call.args[1])
+        wide = crops.uncropped(first)
+        first = first if wide is None else self._bound(wide)
         if str(call.ty.dtype) != "int32" or _name(first) != "relax.add":
             return None
         correction = self._bound(first.args[1])
         if not (is_constant(bias) and is_constant(correction)):
             return None
-        return relax.op.add(first.args[0], relax.const(correction.value.numpy() + bias.value.numpy()))
+        channels, filled = int(call.ty.shape.values[-1]), int(first.ty.shape.values[-1])
+        joined = correction.value.numpy() + crops.filled(bias.value.numpy(), -1, filled)
+        return self._cropped(relax.op.add(first.args[0], relax.const(joined)), filled, channels)
 
 
 def _name(expr: Any) -> str:  # noqa: ANN401

@@ -89,6 +89,8 @@ class Quantised:
             "QuantizeLinear": self._quantize,
             "Relu": self._relu,
             "Reshape": self._move,
+            "Slice": self._move,
+            "Split": self._split,
             "Squeeze": self._move,
             "Transpose": self._move,
             "Unsqueeze": self._move,
@@ -312,6 +314,14 @@ class Quantised:
         if x is None or not x.bytes or is_constant(x.steps):
             return None
         return self._value(dataclasses.replace(x, steps=self._stock(op, [x.steps, *inputs[1:]], attrs)))
+
+    def _split(self, op: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        x = self._of(inputs, 0)
+        if x is None or not x.bytes or is_constant(x.steps):
+            return None
+        parts = self._stock(op, [x.steps, *inputs[1:]], attrs)
+        steps = [self._emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
+        return relax.Tuple([self._value(dataclasses.replace(x, steps=part)) for part in steps])
 
     def _concat(self, op: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         parts = [self._of(inputs, i) for i in range(len(inputs))]

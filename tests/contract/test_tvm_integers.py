@@ -292,6 +292,32 @@ def test_a_float_operator_between_keeps_the_rest_integer(tmp_path: Path) -> None
     assert artefact.fact("int8_macs_ratio") == "0.5"
 
 
+def test_odd_channels_through_a_block_are_what_onnx_runtime_computes() -> None:
+    """Surplus channels go through a depthwise convolution and an addition; the next product reads them, a split not."""
+    random = np.random.default_rng(6)
+    net = Net()
+
+    def convolution(x: str, shape: tuple[int, ...], group: int = 1) -> str:
+        scales = random.uniform(0.001, 0.003, shape[0]).astype(np.float32)
+        weights = net.weights(random.integers(-127, 128, shape).astype(np.int8), scales)
+        bias = net.weights(random.integers(-300, 300, shape[0]).astype(np.int32), scales * np.float32(0.04))
+        return net.pair(net.node("Conv", x, weights, bias, group=group, pads=[shape[-1] // 2] * 4), 0.04, 129)
+
+    first = convolution(net.pair("x0", 0.04, 128), (58, 6, 1, 1))
+    deep = convolution(first, (58, 1, 3, 3), 58)
+    summed = net.pair(net.node("Add", first, deep), 0.04, 129)
+    last = convolution(convolution(summed, (30, 58, 3, 3)), (10, 30, 1, 1))
+    net.nodes.append(
+        helper.make_node("Split", [last, net.constant(np.array([5, 5]))], ["left", "right"], name="halves", axis=1)
+    )
+    halves = [net.pair(half, 0.04, 129) for half in ("left", "right")]
+    graph = net.graph(net.pair(net.node("Concat", *reversed(halves), axis=1), 0.04, 129), [1, 6, 7, 7])
+    feed = random_feed(graph)
+    got, macs = by_tvm(graph, feed)
+    assert macs == graph.macs
+    np.testing.assert_array_equal(got, by_ort(graph, feed))
+
+
 def test_a_float_bias_is_added_as_a_float() -> None:
     net = Net()
     weights = net.weights(np.arange(-64, 64, dtype=np.int8).reshape(16, 8, 1, 1), np.full(16, 0.01, np.float32))
