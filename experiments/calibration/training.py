@@ -141,10 +141,10 @@ def fit(key: Key, names: Sequence[str], group: Sequence[Sample]) -> LatencyModel
 def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
     """Name the terms of a device's latency models, best first.
 
-    A chip with a simulator has its own simulation, in float with the MACs: the project's first trial, on 42 models,
-    went from 7.7 to 5.7 % with them; in INT8 they add error. Another has those of all three
-    generations of silicon, the DRAM traffic and the MACs; then, for graphs that one of the three cannot simulate,
-    fewer: the chips next to its own generation (v68 before v73, v73 and v81 from there on), and v73 alone.
+    A chip with a simulator has its own simulation, in float with the MACs, which take a point off the error on models
+    kept out (benchmarks/README.md); in INT8 they add error. Another has those of all three generations of silicon, the
+    DRAM traffic and the MACs; then, for graphs that one of the three cannot simulate, fewer: the chips next to its own
+    generation (v68 before v73, v73 and v81 from there on), and v73 alone.
     """
     if device in OWN_SIMULATION:
         alone = (OVERHEAD, device)
