@@ -30,7 +30,7 @@ def agreement() -> None:
 
     print(f"one thread, least of {ROUNDS} rounds over all tiles; load average {os.getloadavg()[0]:.1f}")
     target, within = host_target(), 0
-    models = [(_title(op), _convolution(*op)) for op in OPERATORS] + [(f"matmul {p}", _product(*p)) for p in PRODUCTS]
+    models = operators()
     for title, model in models:
         row = _operator(model, target)
         near = row["top_s"] <= 1.1 * row["best_s"]
@@ -43,6 +43,11 @@ def agreement() -> None:
             flush=True,
         )
     print(f"within 10 % for {within} of {len(models)}")
+
+
+def operators() -> list[tuple[str, onnx.ModelProto]]:
+    """List the operators that are measured, with their names."""
+    return [(_title(op), _convolution(*op)) for op in OPERATORS] + [(f"matmul {p}", _product(*p)) for p in PRODUCTS]
 
 
 def _operator(model: onnx.ModelProto, target: Any) -> dict[str, Any]:  # noqa: ANN401 - TVM has no types

@@ -8,6 +8,7 @@
     simulate  compile whole zoo models at each VTCM size, and keep what the simulator says
     models    does the model order VTCM sizes as the simulator does, for whole models?
     cpu       does the static order of CPU tiles agree with measured times?
+    tune      MetaSchedule beside the sweep, on the operators of `cpu`: quality against trials and seconds
     gpu       the GPU model against public measured rows (--measured), held out by model
 
 Collecting takes seconds an operator; rows are appended, and an operator that is there is not compiled again. With
@@ -96,7 +97,7 @@ def main() -> None:
         prog="python -m benchmarks.tiles", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", choices=("rate", "collect", "fit", "errors", "sweep", "simulate", "models", "cpu", "gpu")
+        "what", choices=("rate", "collect", "fit", "errors", "sweep", "simulate", "models", "cpu", "tune", "gpu")
     )
     parser.add_argument("--rows", type=Path, default=Path("build/tile_operators.jsonl"))
     parser.add_argument("--models", type=Path, default=Path("build/tile_models.jsonl"))
@@ -113,7 +114,7 @@ def main() -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks import tile_cpu, tile_gpu, tile_models, tile_npu
+    from benchmarks import tile_cpu, tile_gpu, tile_models, tile_npu, tile_tune
 
     for path in (options.rows, options.models):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +127,7 @@ def _run(options: argparse.Namespace) -> None:
         "simulate": lambda: tile_models.simulate(options.models, options.build),
         "models": lambda: tile_models.compare(options.models, write=options.write),
         "cpu": tile_cpu.agreement,
+        "tune": tile_tune.peers,
         "gpu": lambda: tile_gpu.against_measured(options.measured, write=options.write),
     }[options.what]()
 

@@ -70,9 +70,9 @@ class Tuner:
     def _decide(self, func: Any, decided: Decision) -> Decision:  # noqa: ANN401
         key = structure_key(func)
         known = self.cache.get(key)
-        if known is not None and (known.build != "tuned" or self._best(func, 0) is not None):
+        if known is not None and (known.build != "tuned" or self.best(func, 0) is not None):
             return known
-        best = self._best(func, self.trials)
+        best = self.best(func, self.trials)
         decision = decided if best is None else self.sweep.faster(func, decided, best)
         self.cache.put(key, decision)
         return decision
@@ -80,9 +80,9 @@ class Tuner:
     def tuned(self, functions: Mapping[str, Any], decisions: Mapping[str, Decision]) -> dict[str, Any]:
         """Return the functions that are built as MetaSchedule found best."""
         names = [name for name, decision in decisions.items() if decision.build == "tuned"]
-        return {name: self._best(functions[name], 0) for name in names}
+        return {name: self.best(functions[name], 0) for name in names}
 
-    def _best(self, func: Any, trials: int) -> Any | None:  # noqa: ANN401
+    def best(self, func: Any, trials: int) -> Any | None:  # noqa: ANN401
         """Return the function with the best schedule on record, of at least `trials`; None when there is none."""
         key = structure_key(func)
         if self._found.get(key) is None:
