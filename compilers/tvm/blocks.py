@@ -69,6 +69,11 @@ def iterators(sch: Any, block: Any) -> list[tuple[int, int]]:  # noqa: ANN401
     return [(int(axis.iter_type), size(axis.dom.extent)) for axis in sch.get(block).iter_vars]
 
 
+def results(sch: Any) -> frozenset[str]:  # noqa: ANN401
+    """Return the names of the blocks that write what the function returns: a Split returns several tensors."""
+    return frozenset(str(sch.get(block).name_hint) for block in sch.get_output_blocks("root"))
+
+
 def written(sch: Any, block: Any) -> tuple[int, ...]:  # noqa: ANN401
     """Return the shape of the one tensor that a block writes."""
     writes = sch.get(block).writes

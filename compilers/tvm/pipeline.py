@@ -149,4 +149,4 @@ def _fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: A
 
 
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
-_SCHEDULE: Final = 2
+_SCHEDULE: Final = 3

@@ -34,6 +34,7 @@ from compilers.tvm.blocks import (
     iterators,
     opened,
     private_like,
+    results,
     sizes,
     vectorise,
     written,
@@ -78,7 +79,7 @@ def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  #
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The blocks of a function by role.
+    """The blocks of a function by role. Without a reduction, `after` are those that write the results.
 
     `owner` is never read: a Schedule whose module nobody else holds edits the caller's function in place
     (docs/vendor_bugs.md, Apache TVM).
@@ -103,10 +104,13 @@ class Parts:
             raise UnscheduledError(f"it has {len(reductions)} reductions")
         for block in blocks:
             written(sch, block)
-        at = reductions[0] if reductions else len(blocks) - 1
-        after = blocks[at + 1 :] if reductions else blocks[-1:]
-        reduction = blocks[at] if reductions else None
-        return cls(owner=owner, sch=sch, before=tuple(blocks[:at]), reduction=reduction, after=tuple(after))
+        if not reductions:
+            outputs = results(sch)
+            before = tuple(block for block in blocks if _name(sch, block) not in outputs)
+            after = tuple(block for block in blocks if _name(sch, block) in outputs)
+            return cls(owner=owner, sch=sch, before=before, reduction=None, after=after)
+        (at,) = reductions
+        return cls(owner=owner, sch=sch, before=tuple(blocks[:at]), reduction=blocks[at], after=tuple(blocks[at + 1 :]))
 
     def nest(self) -> Nest:
         """Describe the reduction."""
@@ -160,7 +164,8 @@ class Parts:
 def _schedule_flat(parts: Parts, *, parallel: bool) -> None:
     for block in parts.before:
         parts.sch.compute_inline(block)
-    vectorise(parts.sch, parts.after[-1], parallel=parallel)
+    for block in parts.after:
+        vectorise(parts.sch, block, parallel=parallel)
 
 
 def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None:
@@ -171,8 +176,13 @@ def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None
     for block in parts.before:
         if block is not pad:
             sch.compute_inline(block)
+    outputs = results(sch)
     for block in parts.after:
-        if block is not anchor and block is not last:
+        if block is anchor or block is last:
+            continue
+        if _name(sch, block) in outputs:
+            vectorise(sch, block, parallel=parallel)
+        else:
             sch.compute_inline(block)
     if pad is not None:
         vectorise(sch, pad, parallel=parallel)
@@ -237,6 +247,10 @@ def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
         sch.unroll(loop)
     if int(sch.get(loops[-1]).extent) > 1:
         sch.vectorize(loops[-1])
+
+
+def _name(sch: Any, block: Any) -> str:  # noqa: ANN401
+    return str(sch.get(block).name_hint)
 
 
 def _item_bytes(dtype: Any) -> int:  # noqa: ANN401

@@ -318,6 +318,37 @@ def test_odd_channels_through_a_block_are_what_onnx_runtime_computes() -> None:
     np.testing.assert_array_equal(got, by_ort(graph, feed))
 
 
+def test_softmax_between_bytes_is_what_the_graph_says_and_not_onnx_runtimes_table() -> None:
+    """ONNX Runtime fuses it from its extended level on into an operator that moves some values by one step."""
+    net = Net()
+    graph = net.graph(net.pair(net.node("Softmax", net.pair("x0", 0.05, 128), axis=-1), 1 / 255, 0), [4, 256])
+    feed = random_feed(graph, 3.0)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = graph.proto().SerializeToString()
+    (plain,) = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feed)
+    got, _ = by_tvm(graph, feed)
+    np.testing.assert_allclose(got, plain, atol=1e-6)
+    assert np.abs(by_ort(graph, feed) - plain).max() <= 1 / 255 + 1e-6
+
+
+def test_every_result_of_a_function_has_a_vector_loop() -> None:
+    import tvm
+    from tvm import te, topi
+
+    from compilers.tvm.schedule import schedule
+
+    x = te.placeholder((2, 24), "float32", name="x")
+    halves = list(topi.split(topi.nn.relu(x), [16], axis=1))
+    scheduled = schedule(te.create_prim_func([x, *halves]), None, parallel=False)
+    assert scheduled.script().count("T.vectorized") == 2
+    built = tvm.tirx.build(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target="llvm")
+    values = np.random.default_rng(0).normal(size=(2, 24)).astype(np.float32)
+    results = [tvm.runtime.tensor(np.zeros((2, n), np.float32)) for n in (16, 8)]
+    built["main"](tvm.runtime.tensor(values), *results)
+    np.testing.assert_array_equal(np.concatenate([r.numpy() for r in results], axis=1), np.maximum(values, 0))
+
+
 def test_a_float_bias_is_added_as_a_float() -> None:
     net = Net()
     weights = net.weights(np.arange(-64, 64, dtype=np.int8).reshape(16, 8, 1, 1), np.full(16, 0.01, np.float32))
