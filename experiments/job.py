@@ -510,8 +510,8 @@ def _caption(ranked: Sequence[Ranked]) -> str:
         (
             f"Latency is {', '.join(s for s in sources if s)} as the marker says; energy is modelled from the device"
             f" file's coefficients{_metered(rows)}. Bars are intervals: samples' 5 to 95 % (measured), the compiler's"
-            " bounds (simulated), the figures' bounds (modelled), or 8 of 10 models kept out of a calibration"
-            " (Qualcomm's NPUs, see the notes); overlapping bars are a tie. Each panel is one device:"
+            " bounds (simulated), the figures' bounds (modelled), or 8 of 10 models kept out of a fit to measured ones"
+            " (the notes say where); overlapping bars are a tie. Each panel is one device:"
             " points of different panels do not compete."
         )
     ]
