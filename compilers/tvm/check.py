@@ -64,8 +64,10 @@ def check_model(graph: Graph, model: Path, session: Session, *, quantised: bool)
         if agreement.relative_max > FLOAT_TOLERANCE:
             raise CompilerError(f"{away}, and {FLOAT_TOLERANCE:g} is allowed")
         return agreement
+    if agreement.cosine >= QUANTISED_COSINE:
+        return agreement
     spread = Agreement.of(reference, _optimised_outputs(model, feed, list(reference))).relative_max
-    if agreement.relative_max > QUANTISED_SPREADS * spread and agreement.cosine < QUANTISED_COSINE:
+    if agreement.relative_max > QUANTISED_SPREADS * spread:
         raise CompilerError(f"{away}, whose own optimisations move it by {spread:.2g}")
     return agreement
 
