@@ -91,11 +91,11 @@ def _measure(func: Any, configs: list[Any], target: Any) -> dict[Any, float]:  #
     least = dict.fromkeys(kernels, float("inf"))
     for _ in range(ROUNDS):
         for name, kernel in kernels.items():
-            least[name] = min(least[name], _least_s(kernel, arguments))
+            least[name] = min(least[name], least_s(kernel, arguments))
     return {configs[int(name[1:])]: seconds for name, seconds in least.items()}
 
 
-def _least_s(kernel: Any, arguments: list[Any]) -> float:  # noqa: ANN401 - as above
+def least_s(kernel: Any, arguments: list[Any]) -> float:  # noqa: ANN401 - as above
     kernel(*arguments)
     least, spent = float("inf"), 0.0
     while spent < 0.006:

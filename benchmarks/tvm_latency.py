@@ -11,6 +11,7 @@ what the sweep chose: how much faster is the best of them?
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import resource
 import statistics
@@ -24,6 +25,8 @@ from graphs import Calibration, compare, quantise, random_inputs, zoo
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compilers import Session
     from graphs import Graph
 
@@ -39,9 +42,16 @@ def main() -> None:
         if options.precision == "int8":
             graph = quantise(graph, "int8", Calibration.random(graph))
         for threads in options.threads:
-            _report(graph, options.precision, threads, options.tune)
+            _apart(_report, graph, options.precision, threads, options.tune)
         if options.stability:
-            _report_stability(graph)
+            _apart(_report_stability, graph)
+
+
+def _apart(report: Callable[..., None], *arguments: object) -> None:
+    """Report in a process of its own: TVM's pool of threads does not grow once it runs."""
+    process = multiprocessing.Process(target=report, args=arguments)
+    process.start()
+    process.join()
 
 
 def _parser() -> argparse.ArgumentParser:

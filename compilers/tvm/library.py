@@ -99,8 +99,8 @@ def session(module: Any, artefact: Artefact) -> TvmSession:  # noqa: ANN401
 def use_threads(threads: int) -> None:
     """Set the size of TVM's thread pool.
 
-    The environment variable is read when the pool starts; the call resizes one that has started. With neither,
-    TVM uses one thread.
+    The environment variable is read when the pool starts; the call lets one that has started use fewer, and gains
+    nothing by asking for more. With neither, TVM uses one thread.
     """
     os.environ["TVM_NUM_THREADS"] = str(threads)
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
