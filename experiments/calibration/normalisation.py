@@ -2,7 +2,7 @@
 
 The hub's classifiers take pixels of 0 to 1 and normalise inside, as the public model definitions show
 (github.com/quic/ai-hub-models, BSD-3). It is no detail: the two operations run on three channels in the slowest
-layout and cost 0.3 of the 0.5 ms of a MobileNetV2 (shared/notes/qnn.md, section 3).
+layout and cost 0.3 of the 0.5 ms of a MobileNetV2.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
     """Fold and fuse a float graph as Qualcomm's pre-processing does, typed, at ``opset`` or its own if newer.
 
     ONNX Runtime's basic optimisation comes first: exporters share equal biases through Identity nodes, and Q/DQ on
-    top of those left 21 weights of a ResNet-18 dynamic (44 ms instead of 0.3 ms, shared/notes/qnn.md, section 10).
+    top of those left 21 weights of a ResNet-18 dynamic (44 ms instead of 0.3 ms, simulated).
     A node that is folded into another disappears; the others keep their names.
 
     Raises:

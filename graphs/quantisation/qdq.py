@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphs.quantisation.ranges import Method
 
 # The QNN provider takes their scale as one uint8 tensor only. Per channel, or int8, it drops the node to the CPU: a
-# ViT fell into 26 partitions (shared/notes/qnn.md, section 10), a small model with per-tensor weights into 2.
+# ViT fell into 26 partitions, a small model with per-tensor weights into 2.
 NORMALISATIONS = {
     "LayerNormalization", "InstanceNormalization", "BatchNormalization", "GroupNormalization", "RMSNormalization",
 }  # fmt: skip
