@@ -6,11 +6,10 @@ Exit code: 0 with an advice, 1 when no candidate meets the demands, 2 for wrong 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import positive_number
+from experiments.arguments import exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.advice.job import run
     from experiments.sustained_job import SustainedError
 
-    try:
-        return run(options)
-    except SustainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(options), refused=SustainedError)
 
 
 def _parser() -> argparse.ArgumentParser:

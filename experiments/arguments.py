@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Errors = type[Exception] | tuple[type[Exception], ...]
+
+
+def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -> int:
+    """Run a command and return its exit code: 2 for arguments that it refused, 1 for what failed after that.
+
+    Both print the error's sentence; an error of both kinds has failed.
+    """
+    try:
+        return run()
+    except failed as error:
+        code, sentence = 1, error
+    except refused as error:
+        code, sentence = 2, error
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ Exit code: 0 when latency models were written, 1 when no device had enough rows,
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from experiments.arguments import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.calibration import CalibrationError, calibrate
     from partition import CalibrationFileError
 
-    try:
-        return calibrate(
+    return exit_code(
+        lambda: calibrate(
             options.table,
             own=options.add,
             models=options.models,
@@ -36,10 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             build=options.build,
             time_limit_s=options.time_limit,
             source=SOURCE,
-        )
-    except (CalibrationError, CalibrationFileError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        ),
+        refused=(CalibrationError, CalibrationFileError),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

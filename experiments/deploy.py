@@ -9,11 +9,10 @@ Exit code: 0 done, 1 when the device did not run it, 2 for wrong arguments or a 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import positive
+from experiments.arguments import exit_code, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy and onnx, which --help does not need.
     from experiments.deployment import DeployError, Options, RunError, deploy
 
-    try:
-        return deploy(Options(**vars(options)))
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except DeployError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: deploy(Options(**vars(options))), refused=DeployError, failed=RunError)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,11 +10,10 @@ Exit code: 0 every call was answered, 1 one was not or the plan cannot run here,
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import positive, positive_number
+from experiments.arguments import exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.guard_job import run
     from partition import PlanError
 
-    try:
-        return run(options)
-    except PlanError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except CompilerError as error:
-        print(f"error: {error.reason}", file=sys.stderr)
-        return 1
+    return exit_code(lambda: run(options), refused=PlanError, failed=CompilerError)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,9 +8,10 @@ Exit code: 0 done, 1 the backend cannot do it, 2 for wrong arguments or a bad mo
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from experiments.arguments import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from compilers import CompilerError
     from experiments.latency_job import LatencyError, run
 
-    try:
-        return run(options)
-    except LatencyError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except CompilerError as error:
-        print(f"error: {error.reason}", file=sys.stderr)
-        return 1
+    return exit_code(lambda: run(options), refused=LatencyError, failed=CompilerError)
 
 
 def _parser() -> argparse.ArgumentParser:

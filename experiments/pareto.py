@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import backend_option, binding, count, names, positive
+from experiments.arguments import backend_option, binding, count, exit_code, names, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy, networkx and onnx, which --help does not need.
     from experiments.job import Options, UserError, run
 
-    try:
-        return run(Options(**vars(options)), arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(Options(**vars(options)), arguments), refused=UserError)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, count, names, positive
+from experiments.arguments import binding, count, exit_code, names, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,11 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.splitting.job import run
     from experiments.splitting.request import Options
 
-    try:
-        return run(Options(**vars(options)), arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(Options(**vars(options)), arguments), refused=UserError)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,11 +7,10 @@ Exit code: 0 done, 1 no candidate can be simulated, 2 for wrong arguments, a bad
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import positive_number
+from experiments.arguments import exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     from experiments.sustained_job import SustainedError, run
 
-    try:
-        return run(options)
-    except SustainedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(options), refused=SustainedError)
 
 
 def _parser() -> argparse.ArgumentParser:

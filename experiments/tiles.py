@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding
+from experiments.arguments import binding, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy and onnx, which --help does not need.
     from experiments.tiles_job import Options, UserError, run
 
-    try:
-        return run(Options(**vars(options)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: run(Options(**vars(options))), refused=UserError)
 
 
 def _parser() -> argparse.ArgumentParser:

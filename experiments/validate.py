@@ -8,9 +8,10 @@ Exit code: 0 when rows were predicted, 1 when none could be, 2 for wrong argumen
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from experiments.arguments import exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,18 +24,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.calibration import CalibrationError, validate
     from partition import CalibrationFileError
 
-    try:
-        return validate(
+    return exit_code(
+        lambda: validate(
             options.table,
             models=options.models,
             calibration=options.calibration,
             build=options.build,
             out=options.out,
             time_limit_s=options.time_limit,
-        )
-    except (CalibrationError, CalibrationFileError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        ),
+        refused=(CalibrationError, CalibrationFileError),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
