@@ -36,12 +36,9 @@ def adb_shell(command: str) -> str:
     return done.stdout
 
 
-class Odpm(Sensor):
-    """Energy per rail in uWs from the on-device power monitor of Pixel phones."""
+class _Phone(Sensor):
+    """What is read by commands to a phone: it can be read, or the attempt says why not."""
 
-    name: ClassVar[str] = "android_odpm"
-    counts: ClassVar[bool] = True
-    period_s: ClassVar[float] = 0.25
     here: ClassVar[bool] = False
 
     def __init__(self, shell: Callable[[str], str] = adb_shell) -> None:
@@ -54,6 +51,14 @@ class Odpm(Sensor):
         except SensorError as error:
             return str(error)
         return None
+
+
+class Odpm(_Phone):
+    """Energy per rail in uWs from the on-device power monitor of Pixel phones."""
+
+    name: ClassVar[str] = "android_odpm"
+    counts: ClassVar[bool] = True
+    period_s: ClassVar[float] = 0.25
 
     def read(self) -> Mapping[str, float]:
         """Return joules by rail, for example "S10M_VDD_TPU"."""
@@ -66,24 +71,12 @@ class Odpm(Sensor):
         return rails
 
 
-class Battery(Sensor):
+class Battery(_Phone):
     """What the battery gives: current times voltage of the whole phone, a coarse and slow figure."""
 
     name: ClassVar[str] = "android_battery"
     counts: ClassVar[bool] = False
     period_s: ClassVar[float] = 1.0
-    here: ClassVar[bool] = False
-
-    def __init__(self, shell: Callable[[str], str] = adb_shell) -> None:
-        self._shell = shell
-
-    def why_not(self) -> str | None:
-        """Say what is missing."""
-        try:
-            self.read()
-        except SensorError as error:
-            return str(error)
-        return None
 
     def read(self) -> Mapping[str, float]:
         """Return watts of the rail "battery"; vendors differ in the sign of the current, so its size is taken."""
