@@ -170,15 +170,16 @@ class Compiler(abc.ABC):
         out_dir: Path,
         *,
         files: tuple[str, ...],
-        size_bytes: int,
+        delivered: tuple[str, ...] | None = None,
         facts: tuple[tuple[str, str], ...] = (),
         precision: str = "",
     ) -> Artefact:
         """Describe what `compile` wrote for a segment; the sandbox adds the seconds that it took.
 
-        `precision` is that of the arithmetic, where an option made it another than the segment's.
+        The size is that of the `delivered` files, by default of all. `precision` is that of the arithmetic, where an
+        option made it another than the segment's.
         """
-        from compilers.artefact import Artefact
+        from compilers.artefact import Artefact, tree_size_bytes
 
         return Artefact(
             compiler=self.name,
@@ -189,7 +190,7 @@ class Compiler(abc.ABC):
             precision=precision or segment.precision,
             directory=out_dir,
             files=files,
-            size_bytes=size_bytes,
+            size_bytes=sum(tree_size_bytes(out_dir / name) for name in (files if delivered is None else delivered)),
             compile_s=0.0,
             facts=facts,
         )

@@ -31,7 +31,6 @@ from compilers.adapter import (
     missing_package,
     package_dir,
 )
-from compilers.artefact import Artefact, tree_size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from compilers.artefact import Artefact
     from graphs import Graph
     from partition import Device, Segment
 
@@ -90,7 +90,7 @@ class CoreAICompiler(Compiler):
             segment,
             out_dir,
             files=(ASSET, PORTS),
-            size_bytes=tree_size_bytes(out_dir / ASSET),
+            delivered=(ASSET,),
             facts=(("runs_on", RUNS_ON), ("proof_error", f"{error:.3g}")),
         )
 

@@ -25,7 +25,7 @@ from compilers.adapter import (
     not_over_rpc,
     package_dir,
 )
-from compilers.artefact import Artefact, Placement, tree_size_bytes
+from compilers.artefact import Artefact, Placement
 from compilers.ort_session import (
     OrtSession,
     assigned_units,
@@ -103,7 +103,6 @@ class OrtCpuCompiler(Compiler):
             segment,
             out_dir,
             files=files,
-            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
             facts=(
                 ("threads", str(threads)),
                 ("nodes_after_optimisation", str(len(nodes))),

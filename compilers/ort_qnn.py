@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from compilers.adapter import Action, Compiler
-from compilers.artefact import Artefact, tree_size_bytes
 from compilers.ort_session import OrtSession
 from compilers.qnn import estimate as simulation
 from compilers.qnn import wheel
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from compilers.adapter import Cause, Session
-    from compilers.artefact import Estimate, Placement
+    from compilers.artefact import Artefact, Estimate, Placement
     from compilers.trace import Trace
     from graphs import Graph
     from partition import Device, Segment
@@ -75,7 +74,7 @@ class OrtQnnCompiler(Compiler):
             segment,
             out_dir,
             files=(*files, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE, *traces),
-            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
+            delivered=files,
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),

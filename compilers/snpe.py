@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from compilers.adapter import Action, Compiler, CompilerError, Session
-from compilers.artefact import Artefact, tree_size_bytes
 from compilers.qnn import estimate as simulation
 from compilers.qnn import wheel
 from compilers.qnn.chip import Target, target
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from compilers.adapter import Cause
-    from compilers.artefact import Estimate, Placement
+    from compilers.artefact import Artefact, Estimate, Placement
     from graphs import Graph
     from partition import Device, Segment
 
@@ -142,7 +141,7 @@ class SnpeCompiler(Compiler):
             segment,
             out_dir,
             files=(DLC_FILE, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
-            size_bytes=tree_size_bytes(out_dir / DLC_FILE),
+            delivered=(DLC_FILE,),
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),

@@ -35,7 +35,6 @@ from compilers.adapter import (
     missing_package,
     package_dir,
 )
-from compilers.artefact import Artefact, Estimate, tree_size_bytes
 from compilers.coreml import latency, mac
 from compilers.coreml.work import Work, count_work
 
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from compilers.adapter import Session
-    from compilers.artefact import Placement
+    from compilers.artefact import Artefact, Estimate, Placement
     from graphs import Graph
     from partition import Device, Segment
 
@@ -115,7 +114,7 @@ class CoreMLCompiler(Compiler):
             segment,
             out_dir,
             files=(PACKAGE, WORK_FILE, *planned),
-            size_bytes=tree_size_bytes(out_dir / PACKAGE),
+            delivered=(PACKAGE,),
             precision=built.arithmetic,
             facts=(
                 ("runs_on", f"this Mac, {unit}" if unit else RUNS_ON),

@@ -40,7 +40,7 @@ from compilers.adapter import (
     missing_package,
     package_dir,
 )
-from compilers.artefact import Artefact, Placement, tree_size_bytes
+from compilers.artefact import Artefact, Placement
 from compilers.ort_session import positive_int, read_options, require_precision
 from compilers.tvm.refusals import refusals
 from partition import Address
@@ -142,7 +142,6 @@ class TvmCompiler(Compiler):
             segment,
             out_dir,
             files=files,
-            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
             facts=(
                 *_facts(segment, built.decisions),
                 *_integer_facts(segment, built.integer_macs),
@@ -173,7 +172,6 @@ class TvmCompiler(Compiler):
             segment,
             out_dir,
             files=files,
-            size_bytes=sum(tree_size_bytes(out_dir / name) for name in files),
             facts=(
                 ("target", built.kind),
                 ("functions", str(len(built.functions))),
