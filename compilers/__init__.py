@@ -14,7 +14,7 @@ from compilers.artefact import (
 from compilers.ort_session import reference_session
 from compilers.profile import KernelTime
 from compilers.registry import compiler_names, get_compiler
-from compilers.sandbox import Limits, cancel_children, compile_segment, in_child
+from compilers.sandbox import Limits, cancel_children, compile_segment, in_child, signal_name
 from compilers.trace import NodeTrace, Trace, longest_chain, trace_by_node
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "longest_chain",
     "read_artefact",
     "reference_session",
+    "signal_name",
     "trace_by_node",
     "tree_size_bytes",
     "write_artefact",

@@ -86,7 +86,7 @@ def cpu_session(path: Path, options: ort.SessionOptions) -> ort.InferenceSession
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        raise CompilerError(f"ONNX Runtime cannot load {path.name}: {_first_line(error)}") from error
+        raise CompilerError(f"ONNX Runtime cannot load {path.name}: {first_line(error)}") from error
 
 
 def assigned_units(session: ort.InferenceSession, units: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -169,5 +169,6 @@ def positive_int(text: str, what: str) -> int:
     return int(text)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message that says anything, else the name of its type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

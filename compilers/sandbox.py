@@ -177,7 +177,7 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits) -> str:
             time.sleep(_POLL_S)
     finally:
         _end(process)
-    return f"crashed with {_signal_name(-process.returncode)}" if process.returncode < 0 else ""
+    return f"crashed with {signal_name(-process.returncode)}" if process.returncode < 0 else ""
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -269,7 +269,8 @@ def _label(function: Callable[..., object], args: tuple[object, ...]) -> str:
     return function.__name__.strip("_")
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number where it has none (real-time signals)."""
     try:
         return signal.Signals(number).name
     except ValueError:

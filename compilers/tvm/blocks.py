@@ -52,6 +52,14 @@ def vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
         sch.parallel(sch.fuse(*loops))
 
 
+def unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
+    """Unroll all loops but the last, and vectorise that."""
+    for loop in loops[:-1]:
+        sch.unroll(loop)
+    if int(sch.get(loops[-1]).extent) > 1:
+        sch.vectorize(loops[-1])
+
+
 def private_like(original: Any, scheduled: Any) -> Any:  # noqa: ANN401
     """Give the scheduled function the linkage of the original."""
     if original.attrs and "global_symbol" in original.attrs:

@@ -15,7 +15,7 @@ import numpy as np
 import tvm_ffi
 from tvm import relax
 
-from compilers.tvm.expressions import is_constant, static_shape
+from compilers.tvm.expressions import is_constant, operator_name, static_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def cropped(call: Any, extent: int, channels: int, emit: Callable[[Any], Any]) -
 
 def uncropped(call: Any) -> Any | None:  # noqa: ANN401
     """Return what a call crops, None when it is no crop like ours."""
-    if _name(call) != "relax.strided_slice":
+    if operator_name(call) != "relax.strided_slice":
         return None
     wide, narrow = static_shape(call.args[0]), static_shape(call)
     if wide is None or narrow is None or wide[:-1] != narrow[:-1] or not 0 < wide[-1] - narrow[-1] < _SURPLUS:
@@ -65,7 +65,7 @@ def uncropped(call: Any) -> Any | None:  # noqa: ANN401
 
 def sunk(call: Any, bound: Callable[[Any], Any], emit: Callable[[Any], Any]) -> Any | None:  # noqa: ANN401
     """Return `crop(f(x))` for `f(crop(x))`: f goes element by element, its other operand is constant or cropped too."""
-    if _name(call) not in _ELEMENTWISE:
+    if operator_name(call) not in _ELEMENTWISE:
         return None
     operands = [bound(argument) for argument in call.args]
     wide = [uncropped(operand) for operand in operands]
@@ -90,7 +90,3 @@ def _constant(expr: Any, channels: int, extent: int) -> Any:  # noqa: ANN401
 
 def _last(expr: Any) -> int:  # noqa: ANN401
     return int(expr.ty.shape.values[-1])
-
-
-def _name(call: Any) -> str:  # noqa: ANN401
-    return getattr(getattr(call, "op", None), "name", "")

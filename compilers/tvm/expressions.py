@@ -24,6 +24,11 @@ def is_constant(expr: Any) -> bool:  # noqa: ANN401
     return isinstance(expr, tvm.ir.GenericConst)
 
 
+def operator_name(expr: Any) -> str:  # noqa: ANN401
+    """Return the name of the operator that an expression calls, "" when it calls none."""
+    return str(getattr(getattr(expr, "op", None), "name", ""))
+
+
 def given(inputs: list[Any], position: int) -> Any | None:  # noqa: ANN401
     """Return the input at `position`, None when the node has none there."""
     return inputs[position] if position < len(inputs) else None

@@ -89,6 +89,12 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         return passes.DeadCodeElimination()(passes.FuseTIR()(fused)).with_attr(_CALLS, json.dumps(calls))
 
 
+def fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+    """Return the fused module for a target, and its functions by name."""
+    module = fuse(imported, target)
+    return module, {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+
+
 def _has_convolution(module: Any) -> bool:  # noqa: ANN401
     found: list[str] = []
     relax.analysis.post_order_visit(module["main"], lambda expr: found.append(getattr(_op(expr), "name", "")))

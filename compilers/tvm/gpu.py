@@ -69,8 +69,8 @@ def build(segment: Segment) -> GpuBuilt:
     """
     target, machine = target_of(segment.device, segment.processor), machine_of(segment)
     imported = frontend.import_graph(segment.graph.proto())
-    module = frontend.fuse(frontend.halve(imported) if segment.precision == "fp16" else imported, target)
-    functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    lowered = frontend.halve(imported) if segment.precision == "fp16" else imported
+    module, functions = frontend.fused(lowered, target)
     asked = tiles_by_function(segment, module, functions, GpuTile)
     choices = {name: _choose(name, func, target, machine, asked.get(name)) for name, func in functions.items()}
     split = Split()

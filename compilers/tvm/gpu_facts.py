@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm.ir.instrument import pass_instrument
 
+from compilers.tvm.expressions import operator_name
 from compilers.tvm.gpu_code import HostCode, Launch
 from partition.tile import Access, GpuKernel
 
@@ -168,7 +169,7 @@ class _Reader:
             analyzer.bind(node.var, analyzer.simplify(node.value))
 
     def _Evaluate(self, node: Any, times: int) -> None:  # noqa: ANN401, N802
-        if getattr(getattr(node.value, "op", None), "name", "") == "tirx.tvm_storage_sync":
+        if operator_name(node.value) == "tirx.tvm_storage_sync":
             self._barriers += times
         else:
             self._expression(node.value, times)

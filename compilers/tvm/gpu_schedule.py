@@ -33,7 +33,7 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import dlight
 
-from compilers.tvm.blocks import UnscheduledError, first_line, private_like
+from compilers.tvm.blocks import REDUCTION, UnscheduledError, first_line, private_like, size, sizes, unroll
 from compilers.tvm.schedule import Parts
 from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, Layer, build_refusal
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from partition.tile import GpuTile
 
-_REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
 _FLAT_THREADS: Final = 128
 _FLAT_LANES: Final = (4, 2)
 
@@ -159,8 +158,8 @@ class _Axes:
         if len(block.reads) not in (1, 2):
             raise UnscheduledError(f"its reduction reads {len(block.reads)} tensors")
         variables = [axis.var for axis in block.iter_vars]
-        extents = tuple(_extent(axis.dom.extent) for axis in block.iter_vars)
-        reduced = tuple(i for i, axis in enumerate(block.iter_vars) if int(axis.iter_type) == _REDUCTION)
+        extents = tuple(size(axis.dom.extent) for axis in block.iter_vars)
+        reduced = tuple(i for i, axis in enumerate(block.iter_vars) if int(axis.iter_type) == REDUCTION)
         spatial = tuple(i for i in range(len(extents)) if i not in reduced)
         if not spatial or reduced != tuple(range(len(spatial), len(extents))):
             raise UnscheduledError("its reduction has no channels, or its axes lie between others")
@@ -212,7 +211,7 @@ def _nest(
         channels=extents[len(outer) + len(inner)],
         reduction=math.prod(lengths),
         kernel=(lengths[0], lengths[1]) if windowed else (1, 1),
-        data=math.prod(_extent(n) for n in reads[0].source.shape),
+        data=math.prod(sizes(reads[0].source.shape)),
         shares=shares,
         weighted=len(reads) == 2,
     )
@@ -311,7 +310,7 @@ def _bind_output(sch: Any, out: Any, tile: GpuTile) -> Any:  # noqa: ANN401
         (thread_n, "threadIdx.x"),
     ):  # fmt: skip
         sch.bind(loop, name)
-    _unroll(sch, [m, n, lanes])
+    unroll(sch, [m, n, lanes])
     return thread_n
 
 
@@ -324,7 +323,7 @@ def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[t
     n, lanes = sch.split(n, [None, tile.vector])
     order = [*sums[:at], *sums[at + 1 :], outer, middle, unrolled, batch, m, n, lanes]
     sch.reorder(*order)
-    _unroll(sch, [unrolled, m, n, lanes])
+    unroll(sch, [unrolled, m, n, lanes])
     return (outer, middle, unrolled), order[0]
 
 
@@ -354,7 +353,7 @@ def _to_registers(sch: Any, block: Any, at: Any, lanes: int) -> None:  # noqa: A
     sch.set_scope(block, 0, "local")
     loops = _own_loops(sch, block)
     last, vector = sch.split(loops[-1], [None, lanes])
-    _unroll(sch, [*loops[:-1], last, vector])
+    unroll(sch, [*loops[:-1], last, vector])
 
 
 def _share(sch: Any, block: Any, lanes: int, tile: GpuTile) -> None:  # noqa: ANN401
@@ -364,7 +363,7 @@ def _share(sch: Any, block: Any, lanes: int, tile: GpuTile) -> None:  # noqa: AN
     turns, thread_m, thread_n = sch.split(sch.fuse(*loops[:-1], last), [None, tile.block_x, tile.block_y])
     sch.bind(thread_m, "threadIdx.y")
     sch.bind(thread_n, "threadIdx.x")
-    _unroll(sch, [turns, vector])
+    unroll(sch, [turns, vector])
 
 
 def _own_loops(sch: Any, block: Any) -> list[Any]:  # noqa: ANN401
@@ -388,14 +387,6 @@ def flatten(sch: Any, block: Any) -> None:  # noqa: ANN401
         sch.vectorize(vector)
 
 
-def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
-    """Unroll all loops but the last, and vectorise that."""
-    for loop in loops[:-1]:
-        sch.unroll(loop)
-    if int(sch.get(loops[-1]).extent) > 1:
-        sch.vectorize(loops[-1])
-
-
 def _index_map(function: Any, rank: int) -> Any:  # noqa: ANN401
     return tvm.tirx.IndexMap.from_func(function, ndim=rank, index_dtype="int64")
 
@@ -405,9 +396,3 @@ def _variables(region: Any) -> set[Any]:  # noqa: ANN401
     for part in region.region:
         tvm_ffi.structural_walk(part.min, [(tvm.tirx.Var, found.add)])
     return found
-
-
-def _extent(extent: Any) -> int:  # noqa: ANN401
-    if not isinstance(extent, int | tvm.tirx.IntImm):
-        raise UnscheduledError("a shape is not static")
-    return int(extent)

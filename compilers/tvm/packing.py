@@ -18,7 +18,7 @@ from tvm import relax, te, tirx, topi
 
 from compilers.tvm import crops
 from compilers.tvm import dot as dots
-from compilers.tvm.expressions import is_constant, static_shape
+from compilers.tvm.expressions import is_constant, operator_name, static_shape
 
 if TYPE_CHECKING:
     from compilers.tvm.dot import Dot
@@ -81,7 +81,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
             "relax.add": self._add,
             "relax.sum": self._sum,
         }
-        rewrite = rewrites.get(_name(call))
+        rewrite = rewrites.get(operator_name(call))
         rewritten = rewrite(call) if rewrite else None
         if rewritten is None:
             rewritten = crops.sunk(call, self._bound, self._emit)
@@ -105,12 +105,12 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         wide = crops.uncropped(call)
         if wide is not None:
             return self._bytes(wide)
-        if _name(call) == "relax.permute_dims":
+        if operator_name(call) == "relax.permute_dims":
             return self._transposed(call)
-        if _name(call) != "relax.subtract":
+        if operator_name(call) != "relax.subtract":
             return None
         wide, zero = (self._bound(argument) for argument in call.args)
-        if not is_constant(zero) or str(zero.ty.dtype) != "int16" or _name(wide) != "relax.astype":
+        if not is_constant(zero) or str(zero.ty.dtype) != "int16" or operator_name(wide) != "relax.astype":
             return None
         data = wide.args[0]
         return (data, int(zero.value.numpy().item())) if str(data.ty.dtype) in ("int8", "uint8") else None
@@ -194,7 +194,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         uncropped, last = crops.uncropped(wide), len(call.args[0].ty.shape.values) - 1
         if uncropped is not None and axes and not {last, -1} & set(axes):
             wide = self._bound(uncropped)
-        if _name(wide) != "relax.astype" or str(call.ty.dtype) != "int32":
+        if operator_name(wide) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
 
         def compute(x: Any) -> Any:  # noqa: ANN401
@@ -216,7 +216,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         first, bias = self._bound(call.args[0]), self._bound(call.args[1])
         wide = crops.uncropped(first)
         first = first if wide is None else self._bound(wide)
-        if str(call.ty.dtype) != "int32" or _name(first) != "relax.add":
+        if str(call.ty.dtype) != "int32" or operator_name(first) != "relax.add":
             return None
         correction = self._bound(first.args[1])
         if not (is_constant(bias) and is_constant(correction)):
@@ -224,11 +224,6 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         channels, filled = int(call.ty.shape.values[-1]), int(first.ty.shape.values[-1])
         joined = correction.value.numpy() + crops.filled(bias.value.numpy(), -1, filled)
         return self._cropped(relax.op.add(first.args[0], relax.const(joined)), filled, channels)
-
-
-def _name(expr: Any) -> str:  # noqa: ANN401
-    """Return the name of the operator that an expression calls."""
-    return getattr(getattr(expr, "op", None), "name", "")
 
 
 def _shift(dtype: str, dot: Dot) -> int:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-import tvm
-
 from compilers.adapter import CompilerError
 from compilers.tvm import foreign, frontend, library
 from compilers.tvm.cache import Decision, TileCache
@@ -55,7 +53,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     """
     target = host_target()
     imported = frontend.import_graph(segment.graph.proto())
-    module, functions = _fused(imported, target)
+    module, functions = frontend.fused(imported, target)
     calls = frontend.count_calls(module)
     names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
@@ -92,8 +90,10 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
     target, here = target_of(segment.device, segment.processor), reference_target(host_target())
     imported = frontend.import_graph(segment.graph.proto())
     integer_macs = int(imported.attrs[frontend.INTEGER_MACS])
-    module, functions = _fused(imported, target)
-    decisions = foreign.decide(functions, target, parallel=threads > 1) | _asked(segment, module, functions)
+    module, functions = frontend.fused(imported, target)
+    asked = _asked(segment, module, functions)
+    free = {name: func for name, func in functions.items() if name not in asked}
+    decisions = foreign.decide(free, target, parallel=threads > 1) | asked
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
     alike = not (integer_macs and dot_of(target))
@@ -133,19 +133,13 @@ def _asked(segment: Segment, module: Any, functions: Mapping[str, Any]) -> dict[
 
 def _plain(imported: Any, target: Any, threads: int) -> Any:  # noqa: ANN401
     """Build the model without a measurement."""
-    module, functions = _fused(imported, target)
+    module, functions = frontend.fused(imported, target)
     decisions = foreign.decide(functions, target, parallel=threads > 1)
     return library.assemble(module, _as_decided(functions, decisions, threads), {}, target, target)
 
 
 def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision], threads: int) -> dict[str, Any]:
     return {name: apply(func, decisions[name], parallel=threads > 1) for name, func in functions.items()}
-
-
-def _fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Return the fused module for a target, and its functions by name."""
-    module = frontend.fuse(imported, target)
-    return module, {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
 
 
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.

@@ -46,8 +46,8 @@ def _misread(node: Node, graph: Graph) -> str | None:
 
 def _dtype(graph: Graph, name: str) -> str:
     """Return the type of a tensor, "" for one of no known type."""
-    specs = {spec.name: spec for spec in graph.inputs()} | dict(graph.tensors()) | dict(graph.initializers())
-    return specs[name].dtype if name in specs else ""
+    spec = graph.initializers().get(name) or graph.tensors().get(name)
+    return spec.dtype if spec else ""
 
 
 def _holds(graph: Graph, name: str, condition: Callable[[Any], Any]) -> bool:

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, rpc
 
 from compilers.adapter import CompilerError, Session
+from compilers.ort_session import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,7 +47,7 @@ def connect(address: Address) -> Any:  # noqa: ANN401
     except CompilerError:
         raise
     except Exception as error:  # sockets, struct and TVM raise what they like
-        raise CompilerError(f"the RPC tracker of {address} gave no session: {_first_line(error)}") from error
+        raise CompilerError(f"the RPC tracker of {address} gave no session: {first_line(error)}") from error
     finally:
         socket.setdefaulttimeout(default)
 
@@ -127,9 +128,5 @@ class RemoteSession(Session):
             yield
         except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
             raise CompilerError(
-                f"the server of {self._address} could not {what}, or died over it: {_first_line(error)}"
+                f"the server of {self._address} could not {what}, or died over it: {first_line(error)}"
             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -12,6 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from compilers.tvm.expressions import operator_name
+
 _BYTES: Final = ("int8", "uint8")
 
 
@@ -51,7 +53,7 @@ def _rounded(wide: Any, zero: int, otherwise: Any) -> Any:  # noqa: ANN401
 
 def _bounds(rounded: Any) -> tuple[float, float] | None:  # noqa: ANN401
     """Match `nearbyint(min(max(x, low), high))`."""
-    name = getattr(getattr(rounded, "op", None), "name", "")
+    name = operator_name(rounded)
     low_side = rounded.args[0] if name == "tirx.nearbyint" else None
     if not isinstance(low_side, tirx.Min) or not isinstance(low_side.a, tirx.Max):
         return None

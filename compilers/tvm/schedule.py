@@ -36,6 +36,7 @@ from compilers.tvm.blocks import (
     private_like,
     results,
     sizes,
+    unroll,
     vectorise,
     written,
 )
@@ -208,7 +209,7 @@ def _tile(
     sch.reorder(*outer, *inner)
     # Unit loops are kept so that the loops of the reduction line up with its iterators.
     sch.compute_at(reduction, outer[-1], preserve_unit_loops=True)
-    _unroll(sch, inner)
+    unroll(sch, inner)
     loops = sch.get_loops(reduction)[len(outer) :]
     kinds = [kind for kind, _ in iterators(sch, reduction)]
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != REDUCTION]
@@ -220,7 +221,7 @@ def _tile(
             sch.unroll(loop)
     else:
         sch.reorder(*reduced, *spatial)
-        _unroll(sch, spatial)
+        unroll(sch, spatial)
     if parallel:
         sch.parallel(sch.fuse(*outer))
     # Last, because vectorising and parallelising ask for a block that is still one reduction.
@@ -239,14 +240,6 @@ def _split_output(sch: Any, anchor: Any, config: TileConfig) -> tuple[list[Any],
         outer[-1], column = sch.split(outer[-1], [None, config.columns])
         inner.insert(0, column)
     return ([channel_block, *outer] if config.channels_outer else [*outer, channel_block]), inner
-
-
-def _unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401
-    """Unroll all loops but the last, and vectorise that."""
-    for loop in loops[:-1]:
-        sch.unroll(loop)
-    if int(sch.get(loops[-1]).extent) > 1:
-        sch.vectorize(loops[-1])
 
 
 def _name(sch: Any, block: Any) -> str:  # noqa: ANN401

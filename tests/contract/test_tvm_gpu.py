@@ -233,7 +233,7 @@ def test_an_artefact_has_tiles_kernels_facts_and_an_estimate(tmp_path: Path) -> 
 
 
 def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
-    artefact = TVM.made(segment(block(), "fp32"), tmp_path, files=("kernels.cl",), size_bytes=1)
+    artefact = TVM.made(segment(block(), "fp32"), tmp_path, files=("kernels.cl",), delivered=())
     with pytest.raises(CompilerError, match=r"no fit to measured rows in fp32 .* those there are: fp16"):
         TVM.estimate(artefact)
     with pytest.raises(CompilerError, match="floats only"):
