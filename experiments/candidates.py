@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilers import Action, compiler_names, get_compiler
+from experiments.store import options_text
 from graphs import Calibration, Graph, GraphError, load, quantise, save
 from partition import Device, FeedFile, Plan, Segment
 
@@ -33,9 +34,7 @@ class Candidate:
         backends = "+".join(dict.fromkeys(s.compiler for s in self.plan.segments))
         precisions = "+".join(dict.fromkeys(s.precision for s in self.plan.segments))
         where = "+".join(dict.fromkeys(s.processor for s in self.plan.segments))
-        options = " ".join(f"{k}={v}" for k, v in first.options)
-        options += f" {len(first.tiles)} tiles of a plan" if first.tiles else ""
-        return " ".join(filter(None, [backends, f"{first.device.name}/{where}", precisions, options]))
+        return " ".join(filter(None, [backends, f"{first.device.name}/{where}", precisions, options_text(first)]))
 
 
 def variants(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -17,11 +18,16 @@ _TABLE: Final = Path(__file__).with_name("compatibility.toml")
 
 def known_bad(backend: str, version: Callable[[str], str] = importlib.metadata.version) -> str | None:
     """Say what is wrong with the versions installed for a backend, and the way out; None when nothing is known."""
-    for entry in tomllib.loads(_TABLE.read_text(encoding="utf-8"))["known_bad"]:
+    for entry in _entries():
         have = _matching(entry["versions"], version) if entry["backend"] == backend else None
         if have:
             return f"known to be bad: {have}: {entry['reason']}; {entry['way_out']} ({entry['source']})"
     return None
+
+
+@functools.cache
+def _entries() -> tuple[dict[str, Any], ...]:
+    return tuple(tomllib.loads(_TABLE.read_text(encoding="utf-8"))["known_bad"])
 
 
 def _matching(wanted: Mapping[str, Any], version: Callable[[str], str]) -> str | None:

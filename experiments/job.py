@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from partition import Plan
-
 _CALIBRATION_BATCHES: Final = 4
 _PROTOCOL: Final = 3  # part of every row's key: raise it when the way of measuring changes
 _INTERRUPTED: Final = 130

@@ -348,9 +348,11 @@ def lower_bounds(
     table = additive_table(problem)
     work = {node.name: (node.macs or 0, node.weight_bytes or 0) for node in graph.nodes()}
     border = _boundary_bytes(graph, problem)
+    as_float = _sums_of_work(problem, work)
+    as_int8 = None if lowered is None else _sums_of_work(problem, lowered)
     for number, place in enumerate(problem.places):
-        coded = lowered is not None and is_int8(place)
-        macs, weights = _sums_of_work(problem, lowered if coded and lowered is not None else work)
+        coded = as_int8 is not None and is_int8(place)
+        macs, weights = as_int8 if as_int8 is not None and coded else as_float
         traffic = weights + border * (CODED_SHARE if coded else 1.0)
         latency, energy = _least(device, place, macs, traffic, exact=is_exact(place))
         refused = ~np.isfinite(table.rows[:, :, number, 0])

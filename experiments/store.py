@@ -103,7 +103,7 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
         "processor": _joined(s.processor for s in plan.segments),
         "backend": _joined(s.compiler for s in plan.segments),
         "precision": _joined(s.precision for s in plan.segments),
-        "options": _joined(" ".join((*(f"{k}={v}" for k, v in s.options), *_tiled(s))) for s in plan.segments),
+        "options": _joined(map(options_text, plan.segments)),
         "segments": len(plan.segments),
         "segment_processors": tuple(s.processor for s in plan.segments),
         "plan_digest": plan.digest,
@@ -156,8 +156,10 @@ def _costs(outcome: Evaluation) -> dict[str, Any]:
     }
 
 
-def _tiled(segment: Segment) -> tuple[str, ...]:
-    return (f"{len(segment.tiles)} tiles of a plan",) if segment.tiles else ()
+def options_text(segment: Segment) -> str:
+    """Write a segment's options, and whether a plan gave it tiles, for people."""
+    tiled = [f"{len(segment.tiles)} tiles of a plan"] if segment.tiles else []
+    return " ".join([*(f"{key}={value}" for key, value in segment.options), *tiled])
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from experiments.tiles_cross import Loss
 
-_NPU_COLOUR: Final = "#0072B2"
-_GPU_COLOUR: Final = "#D55E00"
 _MOST_TICKS: Final = 16
 _FEWEST_COLUMNS: Final = 3
 _AXES: Final = {"y": "output rows", "x": "output columns", "k": "output channels"}

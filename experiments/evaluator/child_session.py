@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from compilers import Artefact, CompilerError, Limits, Session, get_compiler
+from compilers import Artefact, CompilerError, Limits, Session, get_compiler, signal_name
 from experiments.evaluator.fallback import NotReadyError
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class ChildSession(Session):
         self._end()
         code = process.returncode
         if code is not None and code < 0:
-            return f"the plan's process crashed with {signal.Signals(-code).name}"
+            return f"the plan's process crashed with {signal_name(-code)}"
         return f"the plan's process ended with exit code {code}"
 
     def _kill(self) -> None:

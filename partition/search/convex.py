@@ -234,6 +234,7 @@ class _ConvexStates(Residency):
         self._open: Bools = np.asarray(np.isfinite(rows).all(1))
         self._cost = np.zeros((len(rows), self.width), np.int64)
         self._cost[self._open] = encoded.integers(rows[self._open])[:, : self.width]
+        self._lives: dict[int, tuple[int, ...]] = {}
         self._by_start: dict[int, list[int]] = {}
         for number, segment in enumerate(segments):
             if self._open[number]:
@@ -266,12 +267,15 @@ class _ConvexStates(Residency):
         return StateGraph(levels=tuple(levels), bounds=tuple(bounds), families=(None,) * len(levels))
 
     def _live(self, done: int) -> tuple[int, ...]:
-        return tuple(
-            t
-            for t, tensor in enumerate(self.encoded.problem.tensors)
-            if self.readers[t] & ~done
-            and (tensor.producer is None or done >> self.encoded.node_index[tensor.producer] & 1)
-        )
+        """Return the tensors that wait for readers; many segments begin and end at the same set of nodes."""
+        if done not in self._lives:
+            self._lives[done] = tuple(
+                t
+                for t, tensor in enumerate(self.encoded.problem.tensors)
+                if self.readers[t] & ~done
+                and (tensor.producer is None or done >> self.encoded.node_index[tensor.producer] & 1)
+            )
+        return self._lives[done]
 
     def _leave(
         self, done: int, live: tuple[int, ...], rows: Bytes, first: int, waiting: Mapping[int, dict[int, list[Step]]]

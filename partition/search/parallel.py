@@ -31,7 +31,7 @@ from partition.search.problem import ProblemError, Space, TooWide
 from partition.search.residency import Residency
 from partition.search.scheme import scheme_for
 from partition.search.states import AdditiveStates
-from partition.search.timetable import Timetable, Timetables, placing_of
+from partition.search.timetable import Timetable, Timetables, placing_of, tails
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,17 +99,10 @@ class _Schedules(Residency):
         never = np.iinfo(np.int64).max
         self.shortest = np.where(encoded.allowed, self.duration, never).min(1)
         self.frugal = np.where(encoded.allowed, self.energy, never).min(1)
-        self.tail = self._tails()
+        self.tail = tails(self.shortest.tolist(), self.after)
         self.tables = Timetables(self, self.duration, self.energy, self.processor_of)
         self.decided: list[tuple[Ints, Ints]] = []
         self.dropped: list[Ints] = []
-
-    def _tails(self) -> list[int]:
-        """Return per node the least time from its start to the end of everything that waits for it."""
-        tails = [0] * len(self.after)
-        for node in reversed(range(len(tails))):
-            tails[node] = int(self.shortest[node]) + max((tails[n] for n in self.after[node]), default=0)
-        return tails
 
     def solve(self) -> Frontier:
         """Go through the layers of node sets and keep what is not dominated.

@@ -26,6 +26,14 @@ class Timetable:
     steps: tuple[tuple[int, int], ...]
 
 
+def tails(spent: Sequence[int], after: Sequence[Iterable[int]]) -> list[int]:
+    """Return per node the time from its start to the end of everything that waits for it; `after` lists what does."""
+    found = [0] * len(spent)
+    for node in reversed(range(len(spent))):
+        found[node] = spent[node] + max((found[later] for later in after[node]), default=0)
+    return found
+
+
 class Timetables:
     """Schedules placings of one problem: the node ready with the longest way to the end goes first."""
 
@@ -53,13 +61,13 @@ class Timetables:
 
     def run(self, placing: Sequence[int]) -> Timetable:
         """Schedule one placing."""
-        urgency = self._urgency(placing)
+        urgency = tails([self._duration[node][place] for node, place in enumerate(placing)], self._after)
         waiting, count = list(self._waiting), len(placing)
         ready = [node for node in range(count) if not waiting[node]]
         free = [0] * (max(self._unit) + 1)
         there: dict[tuple[int, int], int] = {}
         origin: dict[int, int | None] = {}
-        energy, last, steps = self._begin(there, origin), 0, []
+        energy, steps = self._begin(there, origin), []
         last = max(there.values(), default=0)
         while ready:
             node = max(ready, key=urgency.__getitem__)
@@ -115,12 +123,6 @@ class Timetables:
         latency, energy = self._move[t][source * self._homes + home]
         there[t, home] = there[t, source] + latency
         return there[t, home], energy
-
-    def _urgency(self, placing: Sequence[int]) -> list[int]:
-        tail = [0] * len(placing)
-        for node in reversed(range(len(placing))):
-            tail[node] = self._duration[node][placing[node]] + max((tail[r] for r in self._after[node]), default=0)
-        return tail
 
     def improved(self, placing: Sequence[int], price: float, tries: int) -> list[Timetable]:
         """Move nodes, or a branch from a node on, while that lowers makespan + price * energy; return every step."""

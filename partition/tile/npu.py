@@ -92,8 +92,11 @@ class NpuMachine(Machine):
 
     def layout_cycles_per_byte(self, layer: Layer) -> float:
         """Vector cycles for each byte of an input tile: into the blocked layout, and strided windows apart."""
-        strided = self.strided_cycles_per_byte if layer.taps > 1 and max(layer.stride) > 1 else 0.0
-        return self.in_cycles_per_byte + strided
+        return self.in_cycles_per_byte + self.strided_cycles(layer)
+
+    def strided_cycles(self, layer: Layer) -> float:
+        """Vector cycles for each byte of an input tile, to lay its windows apart where they have strides."""
+        return self.strided_cycles_per_byte if layer.taps > 1 and max(layer.stride) > 1 else 0.0
 
     def wait_ratio(self, layer: Layer) -> float:
         """Share of the input's transfer that vector threads wait for: they start those that write a border."""

@@ -219,11 +219,17 @@ def _entry_cycles(spec: TensorSpec, machine: NpuMachine) -> float:
 
 def _works(graph: Graph, machine: NpuMachine) -> list[_Work]:
     layers = {layer.name: layer for layer in layers_of(graph)[0]}
-    return [_work(node, graph, layers.get(node.name), machine) for node in graph.nodes()]
-
-
-def _work(node: Node, graph: Graph, layer: Layer | None, machine: NpuMachine) -> _Work:
     tensors, constants = graph.tensors(), graph.initializers()
+    return [_work(node, tensors, constants, layers.get(node.name), machine) for node in graph.nodes()]
+
+
+def _work(
+    node: Node,
+    tensors: Mapping[str, TensorSpec],
+    constants: Mapping[str, TensorSpec],
+    layer: Layer | None,
+    machine: NpuMachine,
+) -> _Work:
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name in tensors))
     outputs = tuple(name for name in node.outputs if name in tensors)
     width = machine.element_bytes
@@ -262,5 +268,4 @@ def _cycles(layer: Layer, machine: NpuMachine) -> tuple[float, float, float]:
     compute, tiles = float(grid.compute[0, 0]), float(grid.turns[0, 0])
     if grid.vector_compute:
         return 0.0, compute, tiles
-    apart = machine.strided_cycles_per_byte if layer.taps > 1 and max(layer.stride) > 1 else 0.0
-    return compute, layer.inputs * machine.element_bytes * apart, tiles
+    return compute, layer.inputs * machine.element_bytes * machine.strided_cycles(layer), tiles
