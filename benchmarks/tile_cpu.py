@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import time
@@ -11,6 +12,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import onnx
 
 # (input channels, output channels, kernel, stride, rows and columns, groups), and two matrix products (m, c, k).
@@ -86,21 +89,21 @@ def _measure(func: Any, configs: list[Any], target: Any) -> dict[Any, float]:  #
             scheduled[f"t{number}"] = schedule(func, config, parallel=False)
         except UnscheduledError:
             continue
-    kernels = dict(build_each(scheduled, target))
-    arguments = arguments_of(func)
-    least = dict.fromkeys(kernels, float("inf"))
+    kernels = build_each(scheduled, target)
+    calls = {name: functools.partial(kernel, *arguments_of(func, scheduled[name])) for name, kernel in kernels}
+    least = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):
-        for name, kernel in kernels.items():
-            least[name] = min(least[name], least_s(kernel, arguments))
+        for name, call in calls.items():
+            least[name] = min(least[name], least_s(call))
     return {configs[int(name[1:])]: seconds for name, seconds in least.items()}
 
 
-def least_s(kernel: Any, arguments: list[Any]) -> float:  # noqa: ANN401 - as above
-    kernel(*arguments)
+def least_s(call: Callable[[], object]) -> float:
+    call()
     least, spent = float("inf"), 0.0
     while spent < 0.006:
         start = time.perf_counter()
-        kernel(*arguments)
+        call()
         took = time.perf_counter() - start
         least, spent = min(least, took), spent + took
     return least

@@ -46,12 +46,12 @@ def _operator(model: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401 - T
         start = time.process_time()
         scheduled[way] = make()
         cpu_s[way] = time.process_time() - start
-    kernels = dict(build_each(scheduled, target))
-    arguments = arguments_of(func)
-    least = dict.fromkeys(kernels, float("inf"))
+    kernels = build_each(scheduled, target)
+    calls = {way: functools.partial(kernel, *arguments_of(func, scheduled[way])) for way, kernel in kernels}
+    least = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):
-        for way, kernel in kernels.items():
-            least[way] = min(least[way], least_s(kernel, arguments))
+        for way, call in calls.items():
+            least[way] = min(least[way], least_s(call))
     return {way: (least[way], cpu_s[way]) for way in scheduled if way in least}
 
 

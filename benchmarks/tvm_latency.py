@@ -11,6 +11,7 @@ what the sweep chose: how much faster is the best of them?
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import resource
@@ -153,15 +154,17 @@ def _loss(func: object, chosen: object, target: object, tried: int) -> float:
     assert nest is not None
     tiles = dict.fromkeys((chosen, *candidates(nest, registers_of(target), tried)))
     scheduled = {str(i): schedule(func, tile, parallel=False) for i, tile in enumerate(tiles)}
-    kernels = dict(sweep.build_each(scheduled, target))
-    arguments = sweep.arguments_of(func)
-    least_s = {name: float("inf") for name in kernels}
-    for kernel in kernels.values():
-        kernel(*arguments)
+    calls = {
+        name: functools.partial(kernel, *sweep.arguments_of(func, scheduled[name]))
+        for name, kernel in sweep.build_each(scheduled, target)
+    }
+    least_s = {name: float("inf") for name in calls}
+    for call in calls.values():
+        call()
     for _ in range(40):
-        for name, kernel in kernels.items():
+        for name, call in calls.items():
             start = time.perf_counter()
-            kernel(*arguments)
+            call()
             least_s[name] = min(least_s[name], time.perf_counter() - start)
     return least_s["0"] / min(least_s.values())
 

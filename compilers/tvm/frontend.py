@@ -20,6 +20,7 @@ from compilers.tvm.expressions import clamp, constant, is_constant, is_float, sc
 from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
+from compilers.tvm.weights import mark_constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +87,8 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         fused = passes.FuseOps()(module)
         numbers = names.nodes_of_calls(module, fused)
         calls = {name: [[nodes[number] for number in call] for call in each] for name, each in numbers.items()}
-        return passes.DeadCodeElimination()(passes.FuseTIR()(fused)).with_attr(_CALLS, json.dumps(calls))
+        lowered = mark_constants(passes.DeadCodeElimination()(passes.FuseTIR()(fused)))
+        return lowered.with_attr(_CALLS, json.dumps(calls))
 
 
 def fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline
 
 from compilers.adapter import CompilerError, Session
+from compilers.tvm.weights import lay_out_constants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ def assemble(
         named = {name + SAFE_SUFFIX: func for name, func in safe.items()}
         external = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in named.items()})
         whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
+    whole = lay_out_constants(whole)
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
     passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)
     with target, tvm.transform.PassContext(opt_level=3, config=NO_ASSERTS, instruments=list(instruments)):

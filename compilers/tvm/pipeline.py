@@ -143,4 +143,4 @@ def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision],
 
 
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
-_SCHEDULE: Final = 3
+_SCHEDULE: Final = 4

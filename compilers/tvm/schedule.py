@@ -43,6 +43,7 @@ from compilers.tvm.blocks import (
 from compilers.tvm.packing import DOT
 from compilers.tvm.rounding import keep_floats
 from compilers.tvm.tiles import Nest, TileConfig
+from compilers.tvm.weights import Layout, lay_out, written_on
 
 
 def analyse(func: Any) -> Nest | None:  # noqa: ANN401
@@ -65,17 +66,17 @@ def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  #
     """
     if config is None and by_rows.fits(func):
         return by_rows.schedule(func, parallel=parallel)
-    parts = Parts.of(func)
+    parts, layouts = Parts.of(func), []
     try:
         if parts.reduction is None:
             _schedule_flat(parts, parallel=parallel)
         elif config is not None:
-            _schedule_tiled(parts, config, parallel=parallel)
+            layouts = _schedule_tiled(parts, config, parallel=parallel)
         else:
             raise UnscheduledError("it has a reduction and no tile")
     except tvm.s_tir.schedule.ScheduleError as error:
         raise UnscheduledError(first_line(error)) from error
-    return private_like(func, keep_floats(parts.sch.mod["main"]))
+    return written_on(private_like(func, keep_floats(parts.sch.mod["main"])), layouts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +170,7 @@ def _schedule_flat(parts: Parts, *, parallel: bool) -> None:
         vectorise(parts.sch, block, parallel=parallel)
 
 
-def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None:
+def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> list[Layout]:
     sch, reduction = parts.sch, parts.reduction
     pad = None if config.inline_pad else parts.pad()
     anchor = parts.anchor()
@@ -193,7 +194,9 @@ def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> None
         sch.set_scope(reduction, 0, "local")
         if last is not anchor:
             vectorise(sch, last, parallel=parallel)
+    layouts = lay_out(sch, reduction, config.channels, in_place=parts.dot() is not None)
     _tile(sch, reduction, anchor, config, parallel=parallel, dot=parts.dot())
+    return layouts
 
 
 def _tile(

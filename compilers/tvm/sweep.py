@@ -10,6 +10,7 @@ the functions that take a relevant share of the model's time.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 import traceback
@@ -26,9 +27,10 @@ from compilers.tvm.library import NO_ASSERTS
 from compilers.tvm.schedule import analyse, schedule
 from compilers.tvm.targets import reference_target, registers_of
 from compilers.tvm.tiles import TileConfig, candidates
+from compilers.tvm.weights import laid_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +85,7 @@ class Sweep:
         )
         for build, scheduled, config in builds:
             for _, kernel in build_each({"": scheduled}, self.target):
-                trial.measure(kernel, build, config)
+                trial.measure(kernel, scheduled, build, config)
         return trial.decision("")
 
     def _remember(self, key: str, decision: Decision) -> None:
@@ -128,7 +130,7 @@ class Sweep:
                 trial.reason = str(reason)
         for name, kernel in build_each(scheduled, self.target):
             config = trials[name].candidates[turn]
-            trials[name].measure(kernel, "tiled" if config else "flat", config)
+            trials[name].measure(kernel, scheduled[name], "tiled" if config else "flat", config)
 
     def _settle_rest(self, trials: Mapping[str, _Trial]) -> None:
         """Build what no schedule fits, or what every schedule broke, as it is; then for the baseline CPU."""
@@ -139,7 +141,7 @@ class Sweep:
         for build, target in builds:
             rest = {name: trial.func for name, trial in trials.items() if trial.best is None}
             for name, kernel in build_each(rest, target):
-                trials[name].measure(kernel, build, None)
+                trials[name].measure(kernel, trials[name].func, build, None)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -153,25 +155,26 @@ class _Trial:
     reason: str = ""
     expected: dict[int, Array] = dataclasses.field(default_factory=dict)
     best: tuple[Build, TileConfig | None] | None = None
-    best_kernel: Any = None
+    best_call: Callable[[], object] | None = None
     best_s: float = float("inf")
     miscompiled: list[str] = dataclasses.field(default_factory=list)
 
-    def measure(self, kernel: Any, build: Build, config: TileConfig | None) -> None:  # noqa: ANN401
+    def measure(self, kernel: Any, scheduled: Any, build: Build, config: TileConfig | None) -> None:  # noqa: ANN401
         """Check the kernel's values, and keep it when it beats the best so far in runs taken in turns."""
-        arguments = arguments_of(self.func)
-        kernel(*arguments)
+        arguments = arguments_of(self.func, scheduled)
+        call = functools.partial(kernel, *arguments)
+        call()
         if not all(values_agree(e, arguments[i].numpy(), rounds=self.rounds) for i, e in self.expected.items()):
             self.miscompiled.append(build if config is None else f"{build} {config}")
             return
-        if self.best is None:
-            (time_s,) = shortest_s([kernel], arguments)
+        if self.best_call is None:
+            (time_s,) = shortest_s([call])
         else:
-            best_s, time_s = shortest_s([self.best_kernel, kernel], arguments)
+            best_s, time_s = shortest_s([self.best_call, call])
             self.best_s = min(self.best_s, best_s)
             if time_s >= _CLEARLY_FASTER * best_s:
                 return
-        self.best, self.best_kernel, self.best_s = (build, config), kernel, time_s
+        self.best, self.best_call, self.best_s = (build, config), call, time_s
 
     def decision(self, name: str) -> Decision:
         """Return what the trial came to."""
@@ -202,8 +205,8 @@ def structure_key(func: Any) -> str:  # noqa: ANN401
     return f"{tvm_ffi.structural_hash(func.without_attr('global_symbol')) & (2**64 - 1):016x}"
 
 
-def arguments_of(func: Any) -> list[Any]:  # noqa: ANN401
-    """Return seeded tensors for a function's parameters, outputs included.
+def arguments_of(func: Any, scheduled: Any = None) -> list[Any]:  # noqa: ANN401
+    """Return seeded tensors for a function's parameters, outputs included, laid out as the `scheduled` one takes them.
 
     Where int8 weights are summed, floats are scales, and of a size that spreads the sums over a byte.
     """
@@ -213,7 +216,7 @@ def arguments_of(func: Any) -> list[Any]:  # noqa: ANN401
     if weights:
         terms = max(1, weights[0].size // max(1, arrays[-1].shape[-1] if arrays[-1].ndim else 1))
         arrays = [np.abs(array) / (25 * terms) if array.dtype == np.float32 else array for array in arrays]
-    return [tvm.runtime.tensor(array) for array in arrays]
+    return [tvm.runtime.tensor(array) for array in laid_out(arrays, scheduled or func)]
 
 
 def values_agree(expected: Array, got: Array, *, rounds: bool) -> bool:
@@ -314,16 +317,16 @@ def _is_static(func: Any) -> bool:  # noqa: ANN401
     return all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents)
 
 
-def shortest_s(kernels: Sequence[Any], arguments: list[Any]) -> list[float]:
+def shortest_s(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Return the shortest of a few runs of each, in turns: what disturbs one disturbs all. All ran already once.
 
     It ends early where one is so much slower than another that no more runs are needed to tell.
     """
-    shortest, spent, turns = [float("inf")] * len(kernels), 0.0, 0
-    while turns < _MIN_RUNS or spent < _MEASURE_S * len(kernels):
-        for i, kernel in enumerate(kernels):
+    shortest, spent, turns = [float("inf")] * len(calls), 0.0, 0
+    while turns < _MIN_RUNS or spent < _MEASURE_S * len(calls):
+        for i, call in enumerate(calls):
             start = time.perf_counter()
-            kernel(*arguments)
+            call()
             took = time.perf_counter() - start
             shortest[i], spent = min(shortest[i], took), spent + took
         turns += 1

@@ -11,6 +11,7 @@ the function; asking for more trials later adds to them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import logging
 import shutil
@@ -180,8 +181,9 @@ class _Runner(ms.runner.PyRunner):  # type: ignore[misc]
         return [_done(result) for result in results]
 
     def _time_s(self, kernel: Any) -> float:  # noqa: ANN401
-        kernel(*self._arguments)
-        return shortest_s([kernel], self._arguments)[0]
+        call = functools.partial(kernel, *self._arguments)
+        call()
+        return shortest_s([call])[0]
 
 
 def _tunable(func: Any, decision: Decision) -> bool:  # noqa: ANN401

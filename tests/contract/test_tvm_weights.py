@@ -1,0 +1,166 @@
+"""Constant weights in the order of their tile: what is laid out, and that it computes the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from compilers import Action, get_compiler
+from graphs import Calibration, Graph, from_proto, quantise
+from partition import load_device
+
+if TYPE_CHECKING:
+    from compilers.tvm.tiles import TileConfig
+
+Array = np.ndarray[Any, Any]
+
+pytestmark = pytest.mark.skipif(
+    not get_compiler("tvm").available(Action.COMPILE, load_device("host"), "cpu"), reason="TVM does not work here"
+)
+
+
+def product(*, constant: bool) -> Graph:
+    """Return `[6, 24] x [24, 64]`, whose second operand is a weight or an input."""
+    weights = np.random.default_rng(0).normal(0, 1, (24, 64)).astype(np.float32)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6, 24])]
+    if not constant:
+        inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [24, 64]))
+    return _graph([helper.make_node("MatMul", ["x", "w"], ["y"])], inputs, {"w": weights} if constant else {})
+
+
+def convolution() -> Graph:
+    weights = np.random.default_rng(0).normal(0, 1, (64, 24, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    return _graph([node], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 24, 6, 6])], {"w": weights})
+
+
+def _graph(nodes: list[Any], inputs: list[Any], constants: dict[str, Array]) -> Graph:
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    initialisers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "weights", inputs, [output], initialisers)
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+def reducing(graph: Graph) -> Any:
+    """Return the one function of a graph that has a reduction with weights."""
+    from compilers.tvm import frontend
+    from compilers.tvm.schedule import analyse
+    from compilers.tvm.targets import host_target
+
+    _, functions = frontend.fused(frontend.import_graph(graph.proto()), host_target())
+    (func,) = (func for func in functions.values() if (nest := analyse(func)) and nest.shared)
+    return func
+
+
+def tile(channels: int, lanes: int = 16) -> TileConfig:
+    from compilers.tvm.tiles import TileConfig
+
+    return TileConfig(channels=channels, columns=2, lanes=lanes)
+
+
+def result(func: Any, scheduled: Any) -> Array:
+    from compilers.tvm.sweep import arguments_of, build_each
+    from compilers.tvm.targets import host_target
+
+    arguments = arguments_of(func, scheduled)
+    ((_, kernel),) = build_each({"main": scheduled}, host_target())
+    kernel(*arguments)
+    output: Array = arguments[-1].numpy()
+    return output
+
+
+def shapes(func: Any) -> list[tuple[int, ...]]:
+    return [tuple(int(extent) for extent in buffer.shape) for buffer in func.params]
+
+
+@pytest.mark.parametrize(
+    ("graph", "laid_out"), [(product(constant=True), (2, 24, 32)), (convolution(), (2, 3, 3, 24, 32))]
+)
+def test_weights_lie_in_blocks_of_the_tiles_channels(graph: Graph, laid_out: tuple[int, ...]) -> None:
+    from compilers.tvm.schedule import schedule
+
+    func = reducing(graph)
+    scheduled = schedule(func, tile(32), parallel=False)
+    assert shapes(scheduled)[1] == laid_out
+    # The sums are taken in the same order, and only where the weights are read from differs.
+    np.testing.assert_array_equal(result(func, scheduled), result(func, schedule(func, tile(64), parallel=False)))
+    np.testing.assert_allclose(result(func, scheduled), result(func, func), rtol=1e-4, atol=1e-4)
+
+
+def test_bytes_that_an_instruction_reads_together_stay_together() -> None:
+    from compilers.tvm.dot import dot_of
+    from compilers.tvm.schedule import schedule
+    from compilers.tvm.targets import host_target
+
+    dot = dot_of(host_target())
+    if dot is None:
+        pytest.skip("this CPU has no dot product of bytes")
+    graph = product(constant=True)
+    func = reducing(quantise(graph, "int8", Calibration.random(graph)))
+    scheduled = schedule(func, tile(32, dot.lanes[0]), parallel=False)
+    assert shapes(scheduled)[1] == (2, 6, 32, 4)
+    np.testing.assert_array_equal(result(func, scheduled), result(func, func))
+
+
+def test_what_is_given_at_run_time_is_read_as_it_lies() -> None:
+    from compilers.tvm.schedule import schedule
+
+    func = reducing(product(constant=False))
+    assert shapes(schedule(func, tile(32), parallel=False)) == shapes(func)
+
+
+def test_one_tile_across_all_channels_needs_no_other_layout() -> None:
+    from compilers.tvm.schedule import schedule
+
+    func = reducing(product(constant=True))
+    assert shapes(schedule(func, tile(64), parallel=False)) == shapes(func)
+
+
+@given(st.data())
+def test_a_layout_finds_the_element_where_it_puts_it(data: st.DataObject) -> None:
+    from compilers.tvm.weights import Layout
+
+    blocks, block = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    shape = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    shape[axis] = blocks * block
+    layout = Layout(0, axis, block, data.draw(st.integers(1, len(shape))))
+    array = np.arange(np.prod(shape)).reshape(shape)
+    laid = layout.of(array)
+    assert laid.shape[0] == blocks
+    assert laid.shape[layout.to] == block
+    for at in np.ndindex(*shape):
+        assert laid[tuple(layout.place(*at))] == array[at]
+
+
+def test_calls_pass_the_weights_as_the_functions_read_them() -> None:
+    """One constant that two functions with other tiles read is laid out for each; the module stays as it was."""
+    import tvm
+    from tvm import relax
+
+    from compilers.tvm import frontend, library
+    from compilers.tvm.schedule import schedule
+    from compilers.tvm.targets import host_target
+
+    weights = np.random.default_rng(0).normal(0, 1, (64, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    graph = _graph(nodes, [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])], {"w": weights})
+    target = host_target()
+    module, functions = frontend.fused(frontend.import_graph(graph.proto()), target)
+    before = module.script()
+    sizes = iter((16, 32))
+    scheduled = {name: schedule(func, tile(next(sizes)), parallel=False) for name, func in functions.items()}
+    executable = library.assemble(module, scheduled, {}, target, target)
+    x = np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)
+    got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, np.maximum(x @ weights, 0) @ weights, rtol=1e-3, atol=1e-3)
+    assert module.script() == before
