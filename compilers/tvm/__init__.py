@@ -2,15 +2,17 @@
 
 On this machine's CPU the tiles are measured and the code runs. For a processor whose device file says what TVM
 generates for it (`targets`) there is an artefact, with tiles chosen by model alone (`foreign`; for a GPU `gpu`). A
-GPU's artefact is estimated from its kernels' code where the device has a fit to measured rows.
+GPU's artefact is estimated from its kernels' code where the device has a fit to measured rows, and runs where the
+device is this machine (`host_gpu`) and OpenCL answers.
 
 Needs: apache-tvm with an apache-tvm-ffi that can serialise its IR (`_FFI_PINS`), onnxruntime (reference for the
-    check of the whole model).
+    check of the whole model). For this machine's GPU pyopencl (extra opencl); for PTX cuda-bindings (extra cuda).
 Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load in seconds), functions.json (how
     each fused function was built, and its time), placement.json. For another machine model.so where its linker is
     on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files. For a GPU also the source
-    of its kernels (kernels.cl, .metal, .cu) and kernels.json with the tile of each function and the static facts of
-    each kernel.
+    of its kernels (kernels.cl, .metal, .cu; kernels.ptx where NVRTC is installed) and kernels.json with the tile of
+    each function and the static facts of each kernel; for this machine's GPU program.json and weights.npz, the order
+    of the calls and the constants, because the wheel of TVM has no runtime for OpenCL.
 Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
     set from the option `threads`, because TVM's own default is one thread.
 
@@ -34,6 +36,7 @@ from compilers.adapter import (
     Compiler,
     CompilerError,
     Session,
+    StartError,
     Variant,
     distribution_version,
     library_hash,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from compilers.artefact import Estimate
     from compilers.profile import KernelTime
     from compilers.tvm.cache import Decision
+    from compilers.tvm.opencl import OpenClSession
     from compilers.tvm.pipeline import Built
     from graphs import Graph
     from partition import Device, Segment
@@ -64,6 +68,9 @@ _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
 _REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for fp32"}
 _REFUSED_GPU: Final = {"int8": "its kernels for GPUs compute in floats only; ask for fp16 or fp32"}
 _GPU_KINDS: Final = ("opencl", "metal", "cuda")
+# Largest difference over the largest value of the reference, for a model whose sums are float16.
+_TOLERANCES_GPU: Final = {"fp16": 0.05}
+_OPENCL: Final = "opencl"  # the fact that the kernels run here, with the names of inputs and outputs
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
 _SWEPT_TRIALS: Final = "16"
 
@@ -81,9 +88,11 @@ class TvmCompiler(Compiler):
             return reason
         if action is Action.ESTIMATE:
             return _no_estimate(device, processor)
-        if action is Action.RUN and _is_gpu(device, processor):
-            return f"kernels for the {processor} of {device.name} do not run on this machine; they are modelled"
-        if action is Action.RUN and device.os != "host" and device.address is None:
+        if _is_gpu(device, processor):
+            reason = _no_opencl(action, device, processor)
+            if reason is not None:
+                return reason
+        elif action is Action.RUN and device.os != "host" and device.address is None:
             return (
                 f"code for the {processor} of {device.name} does not run on this machine; with a TVM RPC server there "
                 f"give --device rpc://HOST:PORT/KEY?device={device.name}"
@@ -99,8 +108,9 @@ class TvmCompiler(Compiler):
         return f"apache-tvm-{versions}+{library_hash(*libraries)}"
 
     def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
-        """List the plain way, and for this machine one with MetaSchedule, which takes minutes."""
-        tuned = (Variant(options=(("tune", _SWEPT_TRIALS),)),) if device.os == "host" else ()
+        """List the plain way, and for this machine's CPU one with MetaSchedule, which takes minutes."""
+        tunes = device.os == "host" and not _is_gpu(device, processor)
+        tuned = (Variant(options=(("tune", _SWEPT_TRIALS),)),) if tunes else ()
         return (Variant(), *tuned)
 
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
@@ -163,12 +173,13 @@ class TvmCompiler(Compiler):
         from compilers.tvm.gpu_code import Work
 
         built, machine = gpu.build(segment), gpu.machine_of(segment)
-        files = (*gpu.export(built, out_dir), "kernels.json", "placement.json")
+        ptx, told = gpu.export_ptx(built, out_dir) if built.kind == "cuda" else ((), "")
+        files = (*gpu.export(built, out_dir), *ptx, "kernels.json", "placement.json")
         _write_json(out_dir / "kernels.json", [function.to_json(machine) for function in built.functions])
         _write_json(out_dir / "placement.json", {"units": {node.name: "gpu" for node in segment.graph.nodes()}})
         untiled = [f"{f.name} ({f.rule})" for f in built.functions if f.tile is None]
         work = Work.of(built.functions, machine) if machine else None
-        return self.made(
+        artefact = self.made(
             segment,
             out_dir,
             files=files,
@@ -176,10 +187,48 @@ class TvmCompiler(Compiler):
                 ("target", built.kind),
                 ("functions", str(len(built.functions))),
                 ("functions_without_tile", " ".join(untiled)),
-                ("checked", "not: nothing here runs them; tests run such kernels on PoCL"),
                 *(work.to_facts() if work else ()),
             ),
         )
+        if segment.device.os == "host":
+            return self._tried(artefact, segment, gpu.export_for_opencl(built, out_dir))
+        told = told or "not"
+        return _with_facts(artefact, ("checked", f"{told}: nothing here runs them; tests run OpenCL kernels on PoCL"))
+
+    def _tried(self, artefact: Artefact, segment: Segment, files: tuple[str, ...]) -> Artefact:
+        """Run a GPU's artefact on the OpenCL device of this machine: which one it is, and whether it computes right."""
+        from compilers.tvm.check import check_model
+
+        names = [[spec.name for spec in specs] for specs in (segment.graph.inputs(), segment.graph.outputs())]
+        artefact = _with_facts(
+            dataclasses.replace(artefact, files=(*artefact.files, *files)), (_OPENCL, json.dumps(names))
+        )
+        with self._on_opencl(artefact) as session:
+            found, tolerance = session.found, _TOLERANCES_GPU.get(segment.precision)
+            model, quantised = artefact.directory / "segment.onnx", segment.precision == "int8"
+            agreement = check_model(segment.graph, model, session, quantised=quantised, tolerance=tolerance)
+        if found.kind != "gpu":
+            reason = f"the OpenCL device here is {found}"
+            nodes = [node.name for node in segment.graph.nodes()]
+            told = {"units": dict.fromkeys(nodes, found.kind), "reasons": dict.fromkeys(nodes, reason)}
+            _write_json(artefact.directory / "placement.json", told)
+        return _with_facts(
+            artefact,
+            ("runs_on", str(found)),
+            ("relative_error", f"{agreement.relative_max:.3g}"),
+        )
+
+    def _on_opencl(self, artefact: Artefact) -> OpenClSession:
+        from compilers.tvm.gpu import SOURCES
+        from compilers.tvm.opencl import OpenClSession
+
+        session = OpenClSession(artefact.directory, SOURCES["opencl"], json.loads(artefact.fact(_OPENCL)))
+        was = artefact.fact("runs_on")
+        if was and was != str(session.found):
+            raise StartError(
+                f"compiled and checked on {was}, and now {session.found} answers; delete {artefact.directory}"
+            )
+        return session
 
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the modelled latency of a GPU's artefact: its kernels' static facts, scaled by the device's fit."""
@@ -193,8 +242,10 @@ class TvmCompiler(Compiler):
             from compilers.tvm.remote import RemoteSession
 
             return RemoteSession(artefact, Address(**json.loads(artefact.fact("rpc"))))
+        if artefact.fact(_OPENCL):
+            return self._on_opencl(artefact)
         if not artefact.fact("threads"):
-            return super().load(artefact)  # a GPU's: says that it cannot run here
+            return super().load(artefact)  # another machine's GPU: says that it cannot run here
 
         from compilers.tvm import library
 
@@ -207,6 +258,9 @@ class TvmCompiler(Compiler):
         """Time each call of a fused function from outside, and name the ONNX nodes that it computes."""
         if "rpc" in dict(artefact.facts):
             raise CompilerError(f"kernels are timed on this machine alone, not on {artefact.fact('runs_on')}")
+        if artefact.fact(_OPENCL):
+            with self._on_opencl(artefact) as opencl:
+                return opencl.profile(inputs, runs)
         from compilers.tvm import library, observe
 
         library.use_threads(int(artefact.fact("threads")))
@@ -217,7 +271,7 @@ class TvmCompiler(Compiler):
     def placement(self, artefact: Artefact) -> Placement:
         """Return the processor asked for, for every node: one library has code for nothing else."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
-        return Placement(units=json.loads(text)["units"])
+        return Placement(**json.loads(text))
 
 
 def _no_target(device: Device, processor: str) -> str | None:
@@ -238,6 +292,19 @@ def _no_target(device: Device, processor: str) -> str | None:
 
 def _is_gpu(device: Device, processor: str) -> bool:
     return device.processor(processor).ids.get("tvm", {}).get("kind") in _GPU_KINDS
+
+
+def _no_opencl(action: Action, device: Device, processor: str) -> str | None:
+    """Return None where kernels of a GPU are only built, or run through OpenCL on this machine."""
+    if device.os != "host":
+        told = f"kernels for the {processor} of {device.name} do not run on this machine; they are modelled"
+        return told if action is Action.RUN else None
+    kind = device.processor(processor).ids["tvm"]["kind"]
+    if kind != "opencl":
+        return f'{kind} kernels are not run here; for this machine\'s GPU write kind = "opencl" in the device file'
+    from compilers.tvm import opencl
+
+    return opencl.why_not()
 
 
 def _no_estimate(device: Device, processor: str) -> str | None:

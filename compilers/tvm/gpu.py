@@ -6,18 +6,22 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import tvm
 
 from compilers.adapter import CompilerError
-from compilers.tvm import foreign, frontend, library
+from compilers.tvm import foreign, frontend, library, nvrtc
 from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.gpu_code import Function
 from compilers.tvm.gpu_facts import Split
 from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu, schedule_rest
 from compilers.tvm.nodes import tiles_by_function
+from compilers.tvm.opencl import PROGRAM_FILE, WEIGHTS_FILE
+from compilers.tvm.program import program_of
 from compilers.tvm.targets import target_of
 from partition.tile import GpuTile, TileError, buildable_space, gpu_machine, search_gpu
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from partition.tile import GpuMachine, Layer
 
 SOURCES: Final = {"opencl": "kernels.cl", "metal": "kernels.metal", "cuda": "kernels.cu"}
+_PTX: Final = "kernels.ptx"
 # Without figures of the GPU: a wave of 64 threads, with as many sums as any GPU's registers hold.
 _THREADS: Final = 64
 _CHANNELS: Final = 16
@@ -36,9 +41,13 @@ _SUMS: Final = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GpuBuilt:
-    """The executable, the source of its kernels, and each fused function with how it was scheduled."""
+    """The executable, the source of its kernels, and each fused function with how it was scheduled.
+
+    `module` is the graph as calls of those functions, before TVM makes bytecode of it.
+    """
 
     executable: Any
+    module: Any
     target: Any
     functions: tuple[Function, ...]
 
@@ -77,13 +86,20 @@ def build(segment: Segment) -> GpuBuilt:
     executable = library.assemble(
         module, {name: choice.scheduled for name, choice in choices.items()}, {}, target, target, instruments=[split]
     )
-    calls, code = frontend.count_calls(module), split.code()
+    calls, nodes, code = frontend.count_calls(module), frontend.nodes_of(module), split.code()
     return GpuBuilt(
         executable=executable,
+        module=module,
         target=target,
         functions=tuple(
             Function(
-                name=name, calls=calls[name], rule=choice.rule, tile=choice.tile, reason=choice.reason, code=code[name]
+                name=name,
+                calls=calls[name],
+                nodes=tuple(tuple(call) for call in nodes[name]),
+                rule=choice.rule,
+                tile=choice.tile,
+                reason=choice.reason,
+                code=code[name],
             )
             for name, choice in choices.items()
             if name in code
@@ -100,6 +116,34 @@ def export(built: GpuBuilt, folder: Path) -> tuple[str, ...]:
         return (*foreign.export(built.executable, folder, triple), name)
     built.executable.export_library(str(folder / "model.tar"), fcompile=tvm.support.tar.tar)
     return ("model.tar", name)
+
+
+def export_ptx(built: GpuBuilt, folder: Path) -> tuple[tuple[str, ...], str]:
+    """Write CUDA kernels as PTX where NVRTC is here and knows the architecture; return the file, and what was done.
+
+    Raises:
+        CompilerError: NVRTC refuses the source.
+    """
+    reason = nvrtc.why_not()
+    arch = str(built.target.attrs["arch"])
+    if reason is None and arch not in nvrtc.architectures():
+        reason = f"this NVRTC compiles for no {arch}"
+    if reason is not None:
+        return (), f"no PTX: {reason}"
+    (folder / _PTX).write_text(nvrtc.ptx(built.source(), arch), encoding="utf-8")
+    return (_PTX,), f"NVRTC compiles the source for {arch}"
+
+
+def export_for_opencl(built: GpuBuilt, folder: Path) -> tuple[str, ...]:
+    """Write what `opencl.OpenClSession` needs beside the kernels: the order of the calls, and the weights.
+
+    Raises:
+        CompilerError: a part of the graph is not a kernel.
+    """
+    program, constants = program_of(built.module, {function.name for function in built.functions})
+    (folder / PROGRAM_FILE).write_text(json.dumps(program.to_json()), encoding="utf-8")
+    np.savez(folder / WEIGHTS_FILE, allow_pickle=False, **constants)
+    return (PROGRAM_FILE, WEIGHTS_FILE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

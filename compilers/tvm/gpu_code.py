@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
 
 from compilers.adapter import CompilerError
 from compilers.artefact import Estimate, Latency, Source
 from partition import CALIBRATION_FILE, load_calibration
-from partition.tile import kernel_cost
+from partition.tile import GpuKernel, kernel_cost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from compilers.artefact import Artefact
     from partition import LatencyModel
-    from partition.tile import GpuKernel, GpuMachine, GpuTile
+    from partition.tile import GpuMachine, GpuTile
 
 FIT_FILE: Final = CALIBRATION_FILE.with_name("tvm_gpu.json")
 # Terms of the fit: seconds within kernels by the model, and number of launches.
 BUSY: Final = "busy_s"
 LAUNCHES: Final = "launches"
+# What a kernel's entry in kernels.json has beside the fields of the kernel.
+_ADDED: Final = frozenset({"called_with", "modelled"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +50,81 @@ class HostCode:
     temporaries: tuple[tuple[str, int], ...]
     launches: tuple[Launch, ...]
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Read it from what `Function.to_json` wrote."""
+        kernels = [{key: value for key, value in entry.items() if key not in _ADDED} for entry in row["kernels"]]
+        called_with = [tuple(entry["called_with"]) for entry in row["kernels"]]
+        return cls(
+            parameters=tuple(row["parameters"]),
+            temporaries=tuple(row["temporaries"].items()),
+            launches=tuple(
+                Launch(kernel=GpuKernel.from_json(fields), arguments=names)
+                for fields, names in zip(kernels, called_with, strict=True)
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """A tensor between functions, under the name that the calls give it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` and JSON made of it."""
+        return cls(**{**fields, "shape": tuple(fields["shape"])})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One call of a function; `arguments` are values in the order of its parameters, results last."""
+
+    function: str
+    arguments: tuple[Value, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """The calls of a whole graph in order. Two values may share a name: one is the other in another shape."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    steps: tuple[Step, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, JSON-ready."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        inputs, outputs = (tuple(map(Value.from_json, fields[key])) for key in ("inputs", "outputs"))
+        steps = tuple(
+            Step(function=step["function"], arguments=tuple(map(Value.from_json, step["arguments"])))
+            for step in fields["steps"]
+        )
+        return cls(inputs=inputs, outputs=outputs, steps=steps)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Function:
     """One fused function: the tile it was scheduled with or the rule that did it, and its kernels.
 
-    `reason` says why it has no tile, or who asked for it.
+    `nodes` are the ONNX nodes of each call; `reason` says why it has no tile, or who asked for it.
     """
 
     name: str
     calls: int
+    nodes: tuple[tuple[str, ...], ...]
     rule: str
     tile: GpuTile | None
     reason: str
@@ -63,9 +135,11 @@ class Function:
         return {
             "function": self.name,
             "calls": self.calls,
+            "nodes": [list(names) for names in self.nodes],
             "rule": self.rule,
             "tile": dict(self.tile.sizes) if self.tile else None,
             "reason": self.reason,
+            "parameters": list(self.code.parameters),
             "temporaries": dict(self.code.temporaries),
             "kernels": [_kernel(launch, machine) for launch in self.code.launches],
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import Action, Artefact, CompilerError, Limits, Source, compile_segment, get_compiler, in_child
-from compilers.tvm import opencl
-from graphs import Graph, from_proto
+from compilers import (
+    Action,
+    Artefact,
+    CompilerError,
+    Limits,
+    Source,
+    compile_segment,
+    get_compiler,
+    in_child,
+    reference_session,
+)
+from compilers.tvm import nvrtc, opencl
+from compilers.tvm.gpu_code import Program
+from graphs import Graph, from_proto, random_inputs
 from partition import Device, Segment, Tile, load_device
 from partition.tile import GpuTile, build_refusal
 
@@ -22,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TVM = get_compiler("tvm")
-HOST, ADRENO = load_device("host"), load_device("sm8550")
+HOST, HOST_GPU, ADRENO = (load_device(name) for name in ("host", "host_gpu", "sm8550"))
 LIMITS = Limits(time_s=300)
 
 pytestmark = pytest.mark.skipif(not TVM.available(Action.COMPILE, HOST, "cpu"), reason="TVM does not work here")
@@ -241,16 +253,24 @@ def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
     assert "no figures of its GPU" in (TVM.why_not(Action.ESTIMATE, load_device("sa8255p"), "gpu") or "")
     assert "to which a model could be fitted" in (TVM.why_not(Action.ESTIMATE, load_device("sm8650"), "gpu") or "")
     assert "do not run on this machine" in (TVM.why_not(Action.RUN, ADRENO, "gpu") or "")
+    assert TVM.why_not(Action.RUN, HOST_GPU, "gpu") == opencl.why_not()
 
 
 @pytest.mark.parametrize(
-    ("kind", "triple", "name", "word"),
-    [
-        ("metal", "arm64-apple-ios", "kernels.metal", "kernel void"),
-        ("cuda", "aarch64-linux-gnu", "kernels.cu", "__global__"),
-    ],
+    ("kind", "name", "word"), [("metal", "kernels.metal", "kernel void"), ("cuda", "kernels.cu", "__global__")]
 )
-def test_other_languages(tmp_path: Path, kind: str, triple: str, name: str, word: str) -> None:
+def test_other_languages(tmp_path: Path, kind: str, name: str, word: str) -> None:
+    from compilers.tvm import gpu
+
+    files = gpu.export(build(segment(block(), "fp32", other_device(tmp_path, kind))), tmp_path)
+    assert word in (tmp_path / name).read_text()
+    assert files[1] == name
+    assert (tmp_path / files[0]).stat().st_size > 0
+
+
+def other_device(folder: Path, kind: str) -> Device:
+    """A device with a Metal or CUDA GPU, read from a file."""
+    triple, cpu = {"metal": ("arm64-apple-ios", "apple-a17"), "cuda": ("aarch64-linux-gnu", "cortex-a78")}[kind]
     arch = '\narch = "sm_87"' if kind == "cuda" else ""
     text = f"""
 title = "a device with a {kind} GPU"
@@ -260,20 +280,15 @@ title = "its CPU"
 [processors.cpu.ids.tvm]
 kind = "llvm"
 mtriple = "{triple}"
-mcpu = "{"apple-a17" if kind == "metal" else "cortex-a78"}"
+mcpu = "{cpu}"
 [processors.gpu]
 title = "its GPU"
 [processors.gpu.ids.tvm]
 kind = "{kind}"{arch}
 """
-    path = tmp_path / f"{kind}.toml"
+    path = folder / f"{kind}.toml"
     path.write_text(text)
-    from compilers.tvm import gpu
-
-    files = gpu.export(build(segment(block(), "fp32", load_device(str(path)))), tmp_path)
-    assert word in (tmp_path / name).read_text()
-    assert files[1] == name
-    assert (tmp_path / files[0]).stat().st_size > 0
+    return load_device(str(path))
 
 
 def test_a_plan_decides_the_tile() -> None:
@@ -327,6 +342,91 @@ def test_a_backend_that_takes_no_tiles_says_so(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(CompilerError, match="ort_cpu chooses tile sizes by itself"):
         compile_segment(asked, tmp_path, LIMITS)
+
+
+def test_the_calls_of_a_graph_are_told_so_that_others_can_make_them() -> None:
+    import tvm
+
+    from compilers.tvm import frontend
+    from compilers.tvm.program import program_of
+
+    node = helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["a"], name="relu"),
+        node("Split", ["a", "halves"], ["b", "c"], name="split", axis=1),
+        node("Conv", ["b", "w"], ["d"], name="conv"),
+        node("Flatten", ["d"], ["e"], name="flat"),
+        node("MatMul", ["e", "v"], ["f"], name="product"),
+        node("Concat", ["c", "d"], ["g"], name="join", axis=1),
+        node("Softmax", ["f"], ["y"], name="softmax"),
+    ]
+    graph = model(nodes, [1, 8, 4, 4], halves=np.array([4, 4]), w=weight(6, 4, 1, 1), v=weight(96, 5))
+    proto = graph.proto()
+    proto.graph.output.append(helper.make_tensor_value_info("g", TensorProto.FLOAT, None))
+    module, functions = frontend.fused(frontend.import_graph(proto), opencl_target())
+    shapes = {name for name, func in functions.items() if tvm.relax.analysis.has_reshape_pattern(func)}
+    program, constants = program_of(module, functions.keys() - shapes)
+    assert len(program.steps) < sum(frontend.count_calls(module).values()), "the change of shape is no call"
+    assert Program.from_json(json.loads(json.dumps(program.to_json()))) == program
+
+    feed = {"x": np.random.default_rng(0).normal(size=(1, 8, 4, 4)).astype(np.float32)}
+    memory = {value.name: feed["x"] for value in program.inputs} | constants
+    for step in program.steps:
+        named = functions[step.function].with_attr("global_symbol", "main")
+        library = tvm.tirx.build(tvm.IRModule({"main": named}), target="llvm")
+        tensors = [
+            tvm.runtime.tensor(memory.get(v.name, np.empty(v.shape, v.dtype)).reshape(v.shape)) for v in step.arguments
+        ]
+        library["main"](*tensors)
+        memory |= {v.name: tensor.numpy() for v, tensor in zip(step.arguments, tensors, strict=True)}
+    expected = reference_session(from_proto(proto)).run(feed)
+    for name, value in zip(("y", "g"), program.outputs, strict=True):
+        np.testing.assert_allclose(memory[value.name].reshape(value.shape), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def on_this_machine(artefact: Artefact, feed: dict[str, Any]) -> Any:
+    """Called in a child: what the session of an artefact computes, and the time of its kernels."""
+    with TVM.load(artefact) as session:
+        return session.run(feed), TVM.profile(artefact, feed, 2)
+
+
+@pytest.mark.skipif(opencl.why_not() is not None, reason="needs the extra opencl")
+def test_a_graph_runs_on_the_opencl_device_that_is_here(tmp_path: Path) -> None:
+    artefact = compile_segment(segment(block(), "fp32", HOST_GPU), tmp_path, LIMITS)
+    assert float(artefact.fact("relative_error")) < 1e-5
+    units = TVM.placement(artefact)
+    if "says it is a cpu" in artefact.fact("runs_on"):  # PoCL: it runs, and not on a GPU
+        assert units.counts() == {"cpu": 10}
+        assert "driver" in units.reasons["stem"]
+        product = model([helper.make_node("MatMul", ["x", "w"], ["y"])], [4, 8], w=weight(8, 4))
+        with pytest.raises(CompilerError, match=r"has no float16 \(cl_khr_fp16\); ask for fp32"):
+            compile_segment(segment(product, "fp16", HOST_GPU), tmp_path, LIMITS)
+    feed = random_inputs(block(), 3)
+    outputs, kernels = in_child(on_this_machine, artefact, feed, limits=LIMITS)
+    np.testing.assert_allclose(outputs["y"], reference_session(block()).run(feed)["y"], rtol=1e-4, atol=1e-6)
+    assert {node for kernel in kernels for node in kernel.nodes} == {node.name for node in block().nodes()}
+    assert all(kernel.time_s > 0 for kernel in kernels)
+    moved = dataclasses.replace(artefact, facts=(*artefact.facts, ("runs_on", "another GPU (OpenCL, driver 1)")))
+    with pytest.raises(CompilerError, match=r"checked on another GPU .*, and now .* answers; delete"):
+        in_child(on_this_machine, moved, feed, limits=LIMITS)
+
+
+@pytest.mark.skipif(nvrtc.why_not() is not None, reason="needs the extra cuda")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_cuda_source_becomes_ptx_of_every_kernel(tmp_path: Path, precision: str) -> None:
+    from compilers.tvm import gpu
+
+    built = build(segment(block(), precision, other_device(tmp_path, "cuda")))
+    assert gpu.export_ptx(built, tmp_path) == (("kernels.ptx",), "NVRTC compiles the source for sm_87")
+    kernels = [launch.kernel.name for function in built.functions for launch in function.code.launches]
+    for arch in ("sm_75", "sm_90"):
+        text = nvrtc.ptx(built.source(), arch)
+        assert f".target {arch}" in text
+        assert all(f".entry {name}(" in text for name in kernels)
+    with pytest.raises(CompilerError, match=r"compiles for no 'sm_30'; it knows .*sm_87"):
+        nvrtc.ptx("", "sm_30")
+    with pytest.raises(CompilerError, match="NVRTC refuses the kernels for sm_87: "):
+        nvrtc.ptx("no C++", "sm_87")
 
 
 @pytest.mark.skipif(opencl.why_not() is not None, reason="needs the extra opencl")
