@@ -99,7 +99,7 @@ def whole_graph(
                 options=tuple((dict(way.options) | asked[name]).items()),
                 feeds=feeds if way.reads_feeds else None,
             )
-            yield Candidate(plan=Plan(graph_digest=graph.digest, segments=(segment,)))
+            yield Candidate(plan=Plan.of(graph, [segment]))
 
 
 def feed_file(calibration: Calibration) -> FeedFile | None:

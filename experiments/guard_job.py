@@ -57,9 +57,10 @@ def _guarded(
     told: tuple[Path | None, Callable[[Event], None] | None],
 ) -> tuple[ChildSession, PlanSession, FallbackSession]:
     log, on_event = told
-    behind = PlanSession(_compiled(on_cpu(plan), build, limits))
+    outputs = [spec.name for spec in plan.outputs]
+    behind = PlanSession(_compiled(on_cpu(plan), build, limits), outputs)
     steps = _compiled(plan, build, limits)
-    first = ChildSession(steps, time_limit_s=breaker.time_limit_s, limits=limits, log=log)
+    first = ChildSession(steps, outputs, time_limit_s=breaker.time_limit_s, limits=limits, log=log)
     try:
         first.wait()
     except (EndedError, CompilerError) as error:
@@ -67,7 +68,8 @@ def _guarded(
             on_event(Event(at_s=time.monotonic(), what="not loaded", reason=str(error)))
     # The child keeps the limit by itself; the outer one is for what even ending it does not end.
     outer = dataclasses.replace(breaker, time_limit_s=breaker.time_limit_s + _KILL_MARGIN_S)
-    return first, behind, FallbackSession(first, behind, _shapes(plan), breaker=outer, on_event=on_event)
+    shapes = {spec.name: spec.shape for spec in plan.outputs}
+    return first, behind, FallbackSession(first, behind, shapes, breaker=outer, on_event=on_event)
 
 
 def on_cpu(plan: Plan) -> Plan:
@@ -87,13 +89,6 @@ def _compiled(plan: Plan, build: Path, limits: Limits) -> tuple[Step, ...]:
         if why_not is not None:
             raise CompilerError(f"the plan cannot run on this machine: {why_not}")
     return steps_of(plan, [compile_segment(segment, build, limits) for segment in plan.segments])
-
-
-def _shapes(plan: Plan) -> dict[str, tuple[int | None, ...] | None]:
-    """Return the shapes of what the plan gives, as far as they are known."""
-    read = {spec.name for segment in plan.segments for spec in segment.graph.inputs()}
-    outputs = [spec for segment in plan.segments for spec in segment.graph.outputs()]
-    return {spec.name: spec.shape for spec in outputs if spec.name not in read}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -166,13 +161,15 @@ def _inject(first: ChildSession, kind: str, call: int) -> None:
 
 
 def _feed(plan: Plan, seed: int) -> Arrays:
-    """Draw what no segment makes."""
-    made = {spec.name for segment in plan.segments for spec in segment.graph.outputs()}
+    """Draw what comes from outside: what a segment reads and none before it makes, and outputs that nobody makes."""
     feed: Arrays = {}
+    made: set[str] = set()
     for segment in plan.segments:
         drawn = random_inputs(segment.graph, seed)
         feed = {**{name: array for name, array in drawn.items() if name not in made}, **feed}
-    return feed
+        made.update(spec.name for spec in segment.graph.outputs())
+    passed = [spec for spec in plan.outputs if spec.name not in made and spec.name not in feed]
+    return {**feed, **{spec.name: np.zeros(spec.shape or (), spec.dtype) for spec in passed}}
 
 
 def _difference(expected: Arrays, outputs: Arrays) -> float:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _CALIBRATION_BATCHES: Final = 4
-_PROTOCOL: Final = 3  # part of every row's key: raise it when the way of measuring changes
+_PROTOCOL: Final = 4  # part of every row's key: raise it when the way of measuring changes
 _INTERRUPTED: Final = 130
 
 

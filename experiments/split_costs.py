@@ -438,8 +438,7 @@ def _boundary_bytes(graph: Graph, problem: Problem) -> Array:
 
 def plan_of(graph: Graph, device: Device, pieces: Sequence[Piece], parts: Sequence[Graph]) -> Plan:
     """Make a plan of pieces and the model cut out for each."""
-    segments = (segment_of(part, device, piece) for piece, part in zip(pieces, parts, strict=True))
-    return Plan(graph_digest=graph.digest, segments=tuple(segments))
+    return Plan.of(graph, (segment_of(part, device, piece) for piece, part in zip(pieces, parts, strict=True)))
 
 
 def cut(variant: Graph, pieces: Sequence[Piece]) -> tuple[Graph, ...]:

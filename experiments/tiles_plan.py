@@ -33,7 +33,7 @@ def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, objective:
     segment = Segment(
         graph=graph, device=chip, processor="gpu", compiler=_COMPILER, precision=precision, tiles=tiles
     )  # fmt: skip
-    path = write_plan(Plan(graph_digest=graph.digest, segments=(segment,)), folder)
+    path = write_plan(Plan.of(graph, [segment]), folder)
     return f"wrote {len(tiles)} GPU tiles as the plan {path}: experiments.pareto ... --device {device} --plan {path}"
 
 

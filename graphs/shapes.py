@@ -54,6 +54,7 @@ def check_and_infer(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> Sha
     Raises:
         GraphError: The checker or strict type inference refuses the model.
     """
+    _type_what_passes(body.graph, weights)
     declared = {info.name: info for info in [*_taken_value_infos(body), *_copies(body.graph.output)]}
     skeleton = skeleton_of(body, weights)
     check(skeleton)
@@ -65,6 +66,16 @@ def check_and_infer(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> Sha
         if info.name in shaped.infos:
             info.CopyFrom(shaped.infos[info.name])
     return shaped
+
+
+def _type_what_passes(graph: onnx.GraphProto, weights: Mapping[str, Weight]) -> None:
+    """Give an output that no node makes, an input or a constant, the type of that."""
+    inputs = {info.name: info for info in graph.input}
+    for info in graph.output:
+        if info.name in inputs:
+            info.CopyFrom(inputs[info.name])
+        elif info.name in weights:
+            info.CopyFrom(_info(info.name, weights[info.name].spec))
 
 
 def _taken_value_infos(body: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -137,8 +148,9 @@ def _sentence(error: Exception) -> str:
 
 def _strict(skeleton: onnx.ModelProto) -> Shaped:
     """Infer shapes without trusting declared outputs, and refuse what cannot be typed."""
+    made = {name for node in skeleton.graph.node for name in node.output}
     for info in skeleton.graph.output:
-        if info.type.HasField("tensor_type"):
+        if info.name in made and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     try:
         return _infer(skeleton, strict=True)

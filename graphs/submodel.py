@@ -20,7 +20,8 @@ def extract(graph: Graph, nodes: Collection[str]) -> Graph:
 
     Inputs are the tensors that come from outside, in the order of the graph's inputs and then of their making;
     what the bodies of If, Loop and Scan capture is among them. Outputs are the tensors that an outside node reads or
-    that the graph gives out, in the order of their making. An initialiser goes into each part that reads it.
+    that the graph gives out, in the order of their making. An initialiser goes into each part that reads it; one
+    that the graph gives out is an output of the part with its first node, and an input given out is none of any part.
     The counts and shapes are those found for the whole.
 
     Raises:
@@ -82,27 +83,30 @@ def _border(graph: Graph, inside: list[Node]) -> tuple[list[TensorSpec], list[Te
     """Return the tensors that come in and those that go out."""
     chosen = {node.name for node in inside}
     made = {name for node in inside for name in node.outputs if name}
+    constants = graph.initializers() if graph.nodes()[0].name in chosen else {}
     needed = {name for node in inside for name in node.reads} - made
     read_outside = {name for node in graph.nodes() if node.name not in chosen for name in node.reads}
     given_out = [spec.name for spec in graph.outputs()]
     # The graph's own outputs keep their order; what only crosses the cut follows in the order of its making.
     going = dict.fromkeys([*given_out, *(name for name in graph.tensors() if name in read_outside)])
-    tensors = graph.tensors()
-    return [tensors[name] for name in tensors if name in needed], [tensors[name] for name in going if name in made]
+    tensors = {**constants, **graph.tensors()}
+    coming = [tensors[name] for name in graph.tensors() if name in needed]
+    return coming, [tensors[name] for name in going if name in made or name in constants]
 
 
 def _assemble(graph: Graph, inside: list[Node], inputs: list[TensorSpec], outputs: list[TensorSpec]) -> Graph:
     names = dict.fromkeys(spec.name for spec in inputs)
     names.update(dict.fromkeys(name for node in inside for name in node.outputs if name))
-    read = {name for node in inside for name in node.reads}
+    read = {name for node in inside for name in node.reads} | {spec.name for spec in outputs}
     infos = {name: info for name, info in graph._infos.items() if name in names}  # noqa: SLF001  # one package
+    infos_of_ends = {info.name: info for info in graph._body.graph.output} | infos  # noqa: SLF001
     ends = {spec.name for spec in graph.outputs()}
     for spec in (*inputs, *outputs):
-        _check_border(spec, infos, needs_rank=spec.name not in ends)
+        _check_border(spec, infos_of_ends, needs_rank=spec.name not in ends)
     weights = {name: weight for name, weight in graph._weights.items() if name in read}  # noqa: SLF001
     return Graph(
         name=graph.name,
-        body=_body(graph, inside, [infos[spec.name] for spec in inputs], [infos[spec.name] for spec in outputs]),
+        body=_body(graph, inside, *([infos_of_ends[spec.name] for spec in specs] for specs in (inputs, outputs))),
         weights=weights,
         infos=infos,
         tensors={name: graph.tensors()[name] for name in names},

@@ -32,7 +32,7 @@ def activations(graph: Graph) -> tuple[Activation, ...]:
     """
     readers: dict[str, list[str]] = {}
     for node in graph.nodes():
-        for name in dict.fromkeys(node.inputs):
+        for name in node.reads:
             readers.setdefault(name, []).append(node.name)
     outputs = {spec.name for spec in graph.outputs()}
     made: list[tuple[str, str | None]] = [(spec.name, None) for spec in graph.inputs()]

@@ -7,15 +7,16 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from graphs import TensorSpec
 from partition.device import Device, DeviceError, load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from graphs import Graph
 
 PRECISIONS: Final = ("fp32", "fp16", "int8")
-PLAN_SCHEMA: Final = 1
+PLAN_SCHEMA: Final = 2
 
 
 class PlanError(ValueError):
@@ -88,10 +89,20 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """An ordered cover of one graph by segments; each segment starts when the one before has ended."""
+    """An ordered cover of one graph by segments; each segment starts when the one before has ended.
+
+    `outputs` are the graph's: what a run gives. A segment's own outputs are also what later ones read, and one of the
+    graph may be both; one that is an input of the graph, no segment gives.
+    """
 
     graph_digest: str
+    outputs: tuple[TensorSpec, ...]
     segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, segments: Iterable[Segment]) -> Plan:
+        """Make the plan of segments that cover the graph."""
+        return cls(graph_digest=graph.digest, outputs=graph.outputs(), segments=tuple(segments))
 
     def __post_init__(self) -> None:
         if not self.segments:
@@ -114,6 +125,7 @@ class Plan:
         plan = {
             "schema": PLAN_SCHEMA,
             "graph_digest": self.graph_digest,
+            "outputs": [dataclasses.asdict(spec) for spec in self.outputs],
             "segments": [s.key() for s in self.segments],
         }
         return json.dumps(plan, sort_keys=True)
@@ -129,7 +141,7 @@ class Plan:
             plan = json.loads(text)
             _check_schema(plan["schema"])
             segments = tuple(_segment(entry, graphs, device) for entry in plan["segments"])
-            return cls(graph_digest=plan["graph_digest"], segments=segments)
+            return cls(graph_digest=plan["graph_digest"], outputs=_specs(plan["outputs"]), segments=segments)
         except (PlanError, DeviceError):
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -139,6 +151,13 @@ class Plan:
 def _check_schema(schema: object) -> None:
     if schema != PLAN_SCHEMA:
         raise PlanError(f"plan schema {schema} is not {PLAN_SCHEMA}; write the plan anew")
+
+
+def _specs(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=e["name"], shape=None if e["shape"] is None else tuple(e["shape"]), dtype=e["dtype"])
+        for e in entries
+    )
 
 
 def _segment(entry: Mapping[str, Any], graphs: Mapping[str, Graph], device: Callable[[str], Device]) -> Segment:

@@ -184,6 +184,9 @@ def _traffic(entry: Bundled) -> int | None:
 
 
 def _cuts(plan: Plan) -> tuple[str, ...]:
-    made = {spec.name for segment in plan.segments for spec in segment.graph.outputs()}
-    read = (spec.name for segment in plan.segments for spec in segment.graph.inputs())
-    return tuple(dict.fromkeys(name for name in read if name in made))
+    made: set[str] = set()
+    cuts: dict[str, None] = {}
+    for segment in plan.segments:
+        cuts.update((spec.name, None) for spec in segment.graph.inputs() if spec.name in made)
+        made.update(spec.name for spec in segment.graph.outputs())
+    return tuple(cuts)

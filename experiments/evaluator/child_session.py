@@ -56,13 +56,10 @@ def steps_of(plan: Plan, artefacts: Sequence[Artefact]) -> tuple[Step, ...]:
 
 
 class PlanSession(Session):
-    """All segments of a plan, loaded in this process and run one after the other on the tensors that pass them.
+    """All segments of a plan, loaded in this process and run one after the other on the tensors that pass them."""
 
-    `run` returns the tensors that no later segment reads.
-    """
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        """Load every artefact.
+    def __init__(self, steps: Sequence[Step], outputs: Sequence[str]) -> None:
+        """Load every artefact; `outputs` names what a run returns: the graph's outputs, read by a segment or not.
 
         Raises:
             CompilerError: a backend cannot load its artefact here.
@@ -70,15 +67,14 @@ class PlanSession(Session):
         with contextlib.ExitStack() as stack:
             self._sessions = [stack.enter_context(get_compiler(s.artefact.compiler).load(s.artefact)) for s in steps]
             self._open = stack.pop_all()
-        self._steps = tuple(steps)
-        self._read = {name for step in steps for name in step.inputs}
+        self._steps, self._outputs = tuple(steps), tuple(outputs)
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Run every segment once."""
-        made: Arrays = {}
+        tensors = dict(inputs)
         for step, session in zip(self._steps, self._sessions, strict=True):
-            made |= session.run({name: made[name] if name in made else inputs[name] for name in step.inputs})
-        return {name: np.asarray(array) for name, array in made.items() if name not in self._read}
+            tensors |= session.run({name: tensors[name] for name in step.inputs})
+        return {name: np.asarray(tensors[name]) for name in self._outputs}
 
     def close(self) -> None:
         """Close the segments' sessions."""
@@ -93,10 +89,17 @@ class ChildSession(Session):
     """
 
     def __init__(
-        self, steps: Sequence[Step], *, time_limit_s: float, limits: Limits | None = None, log: Path | None = None
+        self,
+        steps: Sequence[Step],
+        outputs: Sequence[str],
+        *,
+        time_limit_s: float,
+        limits: Limits | None = None,
+        log: Path | None = None,
     ) -> None:
         """Start the process; it loads in the background, within `limits`, whose memory holds for all of its life."""
-        self._steps, self._limit_s, self._limits = tuple(steps), time_limit_s, limits or Limits()
+        self._plan = tuple(steps), tuple(outputs)
+        self._limit_s, self._limits = time_limit_s, limits or Limits()
         self._next_look_s = 0.0
         self._log = log or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,7 +165,7 @@ class ChildSession(Session):
             )
         theirs.close()
         self._pipe, self._ready, self._started_s = ours, False, time.monotonic()
-        self._pipe.send(self._steps)
+        self._pipe.send(self._plan)
 
     def _loaded(self) -> bool:
         if self._ready or self._process is None:
@@ -258,8 +261,8 @@ def serve(fd: int) -> NoReturn:
     os._exit(0)  # without the vendor's teardown, which may crash after good work
 
 
-def _loaded(pipe: connection.Connection[Any, Any], steps: Sequence[Step]) -> PlanSession | None:
-    session, error = _attempt(functools.partial(PlanSession, steps))
+def _loaded(pipe: connection.Connection[Any, Any], plan: tuple[Sequence[Step], Sequence[str]]) -> PlanSession | None:
+    session, error = _attempt(functools.partial(PlanSession, *plan))
     pipe.send((None, error))
     return session
 

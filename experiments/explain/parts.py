@@ -50,8 +50,7 @@ def plan_of(
     options: tuple[tuple[str, str], ...] = (),
 ) -> Plan:
     """Make the plan of these segments: `backend` on the accelerator, ONNX Runtime on the CPU."""
-    segments = tuple(segment_of(graph, run, device, backend, precision, options) for run in runs)
-    return Plan(graph_digest=graph.digest, segments=segments)
+    return Plan.of(graph, (segment_of(graph, run, device, backend, precision, options) for run in runs))
 
 
 def segment_of(

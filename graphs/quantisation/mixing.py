@@ -258,7 +258,8 @@ class _Mixing:
     def _constants(self, names: tuple[set[str], set[str]], lowered: list[onnx.NodeProto]) -> list[onnx.TensorProto]:
         """Take the constants of both forms; one of the QDQ graph that has the name of another one gets its own."""
         captured = {name for node in self.nodes for name in self.forms.reads.get(node.name, ())}
-        kept = {t.name: t for t in self.forms.float.graph.initializer if t.name in names[0] | captured}
+        given_out = {value.name for value in self.forms.float.graph.output}
+        kept = {t.name: t for t in self.forms.float.graph.initializer if t.name in names[0] | captured | given_out}
         for tensor in self.forms.int8.graph.initializer:
             if tensor.name not in names[1]:
                 continue

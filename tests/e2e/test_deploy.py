@@ -152,7 +152,7 @@ def saved_plan(folder: Path, *parts: tuple[str, str, tuple[str, ...]], device: s
         )
         for compiler, precision, nodes in parts
     )
-    return write_plan(Plan(graph_digest=whole.digest, segments=segments), folder)
+    return write_plan(Plan.of(whole, segments), folder)
 
 
 CPU = ("ort_cpu", "fp32", ("A", "B"))

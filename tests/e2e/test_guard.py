@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,7 +18,7 @@ from experiments.evaluator.fallback import Breaker, NotReadyError, State
 from experiments.guard import main
 from experiments.guard_job import guard
 from experiments.plans import write_plan
-from graphs import load
+from graphs import extract, from_proto
 from partition import Plan, Segment, load_device
 
 if TYPE_CHECKING:
@@ -31,31 +30,28 @@ FEED = {"x": np.linspace(-1, 1, 512 * 512, dtype=np.float32).reshape(512, 512)} 
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
-    """Two segments on the host, the second one reading what the first gives."""
-
-    def part(name: str, source: str, target: str, operator: str) -> Segment:
-        weights = np.random.default_rng(len(name)).standard_normal((512, 4)).astype(np.float32)
-        inputs = [source, "w"] if operator == "MatMul" else [source]
-        graph = helper.make_graph(
-            [helper.make_node(operator, inputs, [target], name=name)],
-            name,
-            [helper.make_tensor_value_info(source, TensorProto.FLOAT, [512, 512 if source == "x" else 4])],
-            [helper.make_tensor_value_info(target, TensorProto.FLOAT, [512, 4])],
-            [numpy_helper.from_array(weights, "w")] if operator == "MatMul" else [],
-        )
-        path = tmp_path / f"{name}.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-        return Segment(
-            graph=load(path), device=load_device("host"), processor="cpu", compiler="ort_cpu", precision="fp32"
-        )
-
-    return Plan(graph_digest="0" * 64, segments=(part("front", "x", "t", "MatMul"), part("back", "t", "y", "Relu")))
+def plan() -> Plan:
+    """Two segments on the host, the second one reading what the first gives and the graph gives out, too."""
+    value = helper.make_tensor_value_info
+    weights = np.random.default_rng(5).standard_normal((512, 4)).astype(np.float32)
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["t"], name="front"),
+            helper.make_node("Relu", ["t"], ["y"], name="back"),
+        ],
+        "two",
+        [value("x", TensorProto.FLOAT, [512, 512])],
+        [value("t", TensorProto.FLOAT, [512, 4]), value("y", TensorProto.FLOAT, [512, 4])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    graph = from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    place = {"device": load_device("host"), "processor": "cpu", "compiler": "ort_cpu", "precision": "fp32"}
+    return Plan.of(graph, [Segment(graph=extract(graph, [part]), **place) for part in ("front", "back")])  # type: ignore[arg-type]
 
 
 def child(plan: Plan, tmp_path: Path, limit_s: float = 5.0) -> ChildSession:
     artefacts = [compile_segment(segment, tmp_path / "build", Limits()) for segment in plan.segments]
-    return ChildSession(steps_of(plan, artefacts), time_limit_s=limit_s)
+    return ChildSession(steps_of(plan, artefacts), [spec.name for spec in plan.outputs], time_limit_s=limit_s)
 
 
 def answered(session: ChildSession) -> dict[str, np.ndarray]:
@@ -71,7 +67,8 @@ def answered(session: ChildSession) -> dict[str, np.ndarray]:
 def test_a_process_that_hangs_is_ended_and_one_that_crashed_is_started_anew(plan: Plan, tmp_path: Path) -> None:
     with child(plan, tmp_path, limit_s=5.0) as session:
         first = answered(session)
-        assert list(first) == ["y"]
+        assert list(first) == ["t", "y"]
+        np.testing.assert_array_equal(first["y"], np.maximum(first["t"], 0))
         for number, message in ((signal.SIGSEGV, "crashed with SIGSEGV"), (signal.SIGSTOP, "no answer within 0.3 s")):
             pid = session.pid
             assert pid is not None

@@ -67,7 +67,7 @@ def test_what_is_for_this_mac_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
             Segment(graph=graph, device=load_device(device), processor=p, compiler=compiler, precision="fp16")
             for p in processors
         )
-        return is_measured(Plan(graph_digest=graph.digest, segments=segments))
+        return is_measured(Plan.of(graph, segments))
 
     assert measured("host", "ort_cpu", "cpu")
     assert not measured("m4", "coreml", "npu"), "this is Linux"

@@ -444,7 +444,21 @@ def with_weight(model: onnx.ModelProto, **fields: Any) -> onnx.ModelProto:
     return model
 
 
+def test_an_output_that_no_node_makes_has_the_type_of_the_input_or_the_constant() -> None:
+    outputs = [info("y", FLOAT, [2, 2]), info("x", FLOAT, ["n", 2]), info("w", FLOAT, None)]
+    constants = [numpy_helper.from_array(np.eye(2, dtype=np.float32), "w")]
+    model = make([helper.make_node("MatMul", ["x", "w"], ["y"])], [info("x", FLOAT, [2, 2])], outputs, constants)
+    graph = from_proto(model)
+    assert [spec.shape for spec in graph.outputs()] == [(2, 2)] * 3
+    assert graph.inputs()[0].shape == (2, 2)
+    onnx.checker.check_model(graph.proto(), full_check=True)
+
+
 BAD = {
+    "output twice": (
+        lambda: make([helper.make_node("Relu", ["x"], ["y"])], [info("x", FLOAT, [1])], [info("y", FLOAT, [1])] * 2),
+        "has the output 'y' twice: remove one",
+    ),
     "no outputs": (lambda: without(product(), "output"), "has no outputs"),
     "unbound": (lambda: product(rows="batch"), "dimension\\(s\\) batch have no size.*`--bind batch=1`"),
     "dangling": (lambda: renamed(product(), w="v"), "reads 'v', which nothing makes"),

@@ -28,10 +28,11 @@ def segment(graph: Graph) -> Segment:
 
 
 def test_a_plan_survives_json(graph: Graph, segment: Segment) -> None:
-    plan = Plan(graph_digest=graph.digest, segments=(segment,))
+    plan = Plan.of(graph, [segment])
     again = Plan.from_json(plan.to_json(), {graph.digest: graph})
     assert again == plan
     assert again.digest == plan.digest
+    assert again.outputs == graph.outputs()
 
 
 def test_every_field_of_a_segment_is_in_its_digest(segment: Segment) -> None:
@@ -60,10 +61,10 @@ def test_what_cannot_be_is_refused(graph: Graph, segment: Segment) -> None:
     with pytest.raises(PlanError, match="unknown precision 'fp8'"):
         dataclasses.replace(segment, precision="fp8")
     with pytest.raises(PlanError, match="at least one segment"):
-        Plan(graph_digest=graph.digest, segments=())
+        Plan.of(graph, [])
     elsewhere = dataclasses.replace(segment, device=load_device("qcs9075"))
     with pytest.raises(PlanError, match="one device"):
-        Plan(graph_digest=graph.digest, segments=(segment, elsewhere))
+        Plan.of(graph, [segment, elsewhere])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"schema": 1, "segments": [{}]}'])
@@ -72,7 +73,13 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
         Plan.from_json(text, {})
 
 
+def test_a_plan_of_an_older_schema_says_what_to_do(graph: Graph, segment: Segment) -> None:
+    text = Plan.of(graph, [segment]).to_json().replace('"schema": 2', '"schema": 1')
+    with pytest.raises(PlanError, match="plan schema 1 is not 2; write the plan anew"):
+        Plan.from_json(text, {graph.digest: graph})
+
+
 def test_a_plan_whose_graph_is_not_given_says_which(graph: Graph, segment: Segment) -> None:
-    text = Plan(graph_digest=graph.digest, segments=(segment,)).to_json()
+    text = Plan.of(graph, [segment]).to_json()
     with pytest.raises(PlanError, match=r"mobilenet_v3_small.*not given"):
         Plan.from_json(text, {})
