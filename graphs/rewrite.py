@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ _FIRST_SLICE_WITH_INPUTS: Final = 10
 def rewrite_of(graph: Graph, node: str) -> tuple[str, Graph] | None:
     """Return what the node can be replaced by, in words, and the graph with it replaced; None when nothing is known.
 
-    Known are a Pad in mode reflect (Slices and Concats) and an operator that ONNX itself defines by simpler ones. The
+    Known are a Pad by constants (Slices and Concats) and an operator that ONNX itself defines by simpler ones. The
     values stay what they were up to what a runtime makes of the definition: compare both on a run before using it.
 
     Raises:
@@ -38,79 +39,134 @@ def rewrite_of(graph: Graph, node: str) -> tuple[str, Graph] | None:
 
 
 def _unrolled_pad(graph: Graph, node: Node) -> tuple[str, Graph] | None:
-    """Replace a reflect Pad by single rows and columns, sliced out and concatenated on both sides, axis by axis."""
+    """Replace a Pad by what it cuts off, and by rows that are sliced out and concatenated on both sides, by axis."""
     model = graph.proto()
     position, pad = _find(model, node.name)
-    pads = _pads(graph, pad)
-    if pads is None or graph.opset < _FIRST_SLICE_WITH_INPUTS:
+    padding = _padding(graph, pad)
+    if padding is None:
         return None
-    parts = _Unrolled(pad.name or node.name, pad.input[0], graph)
-    axes = [axis for axis, (before, after) in enumerate(pads) if before or after]
-    for axis in axes:
-        parts.widen(axis, *pads[axis])
+    parts = _Unrolled(pad, graph, padding)
+    for axis, (before, after) in enumerate(padding.pads):
+        parts.cut(axis, max(-before, 0), max(-after, 0))
+        if not parts.widen(axis, max(before, 0), max(after, 0)):
+            return None
     _replace(model, position, parts.finish(pad.output[0]))
     model.graph.initializer.extend(parts.constants)
-    slices = sum(new.op_type == "Slice" for new in parts.nodes)
-    text = f"{slices} Slices of one row each and {len(axes)} Concats in place of the reflect Pad"
-    return text, from_proto(model, name=graph.name, base_dir=graph.base_dir)
+    kinds = Counter(new.op_type for new in parts.nodes)
+    made = " and ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
+    return f"{made} in place of the {padding.mode} Pad", from_proto(model, name=graph.name, base_dir=graph.base_dir)
 
 
-def _pads(graph: Graph, pad: onnx.NodeProto) -> list[tuple[int, int]] | None:
-    """Return (before, after) for each axis of a reflect Pad by constants that only widens; None for another Pad."""
+class _Padding(NamedTuple):
+    """What a Pad by constants does: its mode, (before, after) for each axis, and what mode constant fills in."""
+
+    mode: str
+    pads: tuple[tuple[int, int], ...]
+    fill: np.ndarray
+
+
+def _padding(graph: Graph, pad: onnx.NodeProto) -> _Padding | None:
+    """Read a Pad of any operator set; None where its shape or a parameter is not known."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in pad.attribute}
     spec = graph.tensors().get(pad.input[0])
-    named = len(pad.input) > 1 and pad.input[1] in graph.initializers()
-    if attributes.get("mode") != b"reflect" or spec is None or spec.shape is None or not named:
+    if spec is None or spec.shape is None or any(name and name not in graph.initializers() for name in pad.input[1:]):
         return None
-    counts = graph.constant(pad.input[1]).tolist()
+    given = [graph.constant(name) if name else None for name in pad.input[1:]] + [None] * 3
+    counts, value, named = given[:3]
+    counts = attributes.get("pads", ()) if counts is None else counts.tolist()
     rank = len(spec.shape)
-    axes = graph.constant(pad.input[3]).tolist() if len(pad.input) > 3 and pad.input[3] else list(range(rank))
+    axes = range(rank) if named is None else named.tolist()
+    if len(counts) != 2 * len(axes):
+        return None
     pads = [(0, 0)] * rank
     for index, axis in enumerate(axes):
         pads[axis % rank] = (counts[index], counts[index + len(axes)])
-    fits = all(0 <= max(p) < size and min(p) >= 0 for p, size in zip(pads, spec.shape, strict=True))
-    return pads if fits and any(map(any, pads)) else None
+    number = next(number for number, name in DTYPES.items() if name == spec.dtype)
+    fill = np.asarray(attributes.get("value", 0) if value is None else value)
+    return _Padding(
+        mode=attributes.get("mode", b"constant").decode(),
+        pads=tuple(pads),
+        fill=fill.astype(helper.tensor_dtype_to_np_dtype(number)).reshape(()),
+    )
+
+
+def _borders(mode: str, size: int, before: int, after: int) -> tuple[list[range], list[range]] | None:
+    """Return the spans of the axis that go before and after it; None where the axis is too short for that."""
+    if mode == "edge" and size:
+        return [range(1)] * before, [range(size - 1, size)] * after
+    if mode == "wrap" and max(before, after) <= size:
+        return [range(size - before, size)][: min(before, 1)], [range(after)][: min(after, 1)]
+    if mode == "reflect" and max(before, after) < size:
+        ends = range(before, 0, -1), range(size - 2, size - 2 - after, -1)
+        return [range(row, row + 1) for row in ends[0]], [range(row, row + 1) for row in ends[1]]
+    return None
 
 
 class _Unrolled:
     """The nodes and constants that take the place of one Pad."""
 
-    def __init__(self, name: str, source: str, graph: Graph) -> None:
-        self._name, self._value = name, source
+    def __init__(self, pad: onnx.NodeProto, graph: Graph, padding: _Padding) -> None:
+        self._name, self._value, self._padding = pad.name, pad.input[0], padding
         self._taken = {*graph.tensors(), *graph.initializers(), *(node.name for node in graph.nodes())}
-        self._shape = list(graph.tensors()[source].shape or ())
+        self._shape = list(graph.tensors()[pad.input[0]].shape or ())
+        self._by_inputs = graph.opset >= _FIRST_SLICE_WITH_INPUTS
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
-    def widen(self, axis: int, before: int, after: int) -> None:
-        size = self._shape[axis]
-        rows = [*range(before, 0, -1), None, *range(size - 2, size - 2 - after, -1)]
-        pieces = [self._value if row is None else self._row(axis, row) for row in rows]
-        joined = self._fresh(f"axis{axis}")
-        self.nodes.append(helper.make_node("Concat", pieces, [joined], name=joined, axis=axis))
+    def cut(self, axis: int, before: int, after: int) -> None:
+        """Leave out rows at both ends, which is what a negative pad means."""
+        if before or after:
+            kept = range(before, self._shape[axis] - after)
+            self._value = self._slice(axis, kept)
+            self._shape[axis] = len(kept)
+
+    def widen(self, axis: int, before: int, after: int) -> bool:
+        """Add rows at both ends; False where the axis is too short for the mode."""
+        if not (before or after):
+            return True
+        if self._padding.mode == "constant":
+            left, right = ([self._filled(axis, rows)] if rows else [] for rows in (before, after))
+        else:
+            borders = _borders(self._padding.mode, self._shape[axis], before, after)
+            if borders is None:
+                return False
+            made = {span: self._slice(axis, span) for span in dict.fromkeys([*borders[0], *borders[1]])}
+            left, right = ([made[span] for span in side] for side in borders)
+        joined = self._fresh(f"{self._name}_axis{axis}")
+        self.nodes.append(helper.make_node("Concat", [*left, self._value, *right], [joined], name=joined, axis=axis))
         self._value = joined
         self._shape[axis] += before + after
+        return True
 
     def finish(self, output: str) -> list[onnx.NodeProto]:
+        """Return the nodes, the last of which makes `output`; a Pad by nothing hands its input on."""
+        if not self.nodes:
+            self.nodes.append(helper.make_node("Identity", [self._value], [output], name=self._fresh(self._name)))
         self.nodes[-1].output[0] = output
         return self.nodes
 
-    def _row(self, axis: int, row: int) -> str:
-        name = self._fresh(f"axis{axis}_row{row}")
-        limits = [self._constant(f"{name}_{what}", value) for what, value in
-                  (("start", row), ("end", row + 1), ("axis", axis))]  # fmt: skip
-        self.nodes.append(helper.make_node("Slice", [self._value, *limits], [name], name=name))
+    def _slice(self, axis: int, span: range) -> str:
+        name = self._fresh(f"{self._name}_axis{axis}_{span.start}_{span.stop}")
+        limits = {"starts": span.start, "ends": span.stop, "axes": axis}
+        if self._by_inputs:
+            inputs = [self._constant(f"{name}_{what}", np.array([value])) for what, value in limits.items()]
+            self.nodes.append(helper.make_node("Slice", [self._value, *inputs], [name], name=name))
+        else:
+            node = helper.make_node("Slice", [self._value], [name], name=name)
+            node.attribute.extend(helper.make_attribute(what, [value]) for what, value in limits.items())
+            self.nodes.append(node)
         return name
 
-    def _constant(self, wish: str, value: int) -> str:
-        name = self._fresh_name(wish)
-        self.constants.append(numpy_helper.from_array(np.array([value], np.int64), name))
+    def _filled(self, axis: int, rows: int) -> str:
+        shape = [rows if index == axis else size for index, size in enumerate(self._shape)]
+        return self._constant(f"{self._name}_axis{axis}_fill{rows}", np.full(shape, self._padding.fill))
+
+    def _constant(self, wish: str, value: np.ndarray) -> str:
+        name = self._fresh(wish)
+        self.constants.append(numpy_helper.from_array(value, name))
         return name
 
-    def _fresh(self, suffix: str) -> str:
-        return self._fresh_name(f"{self._name}_{suffix}")
-
-    def _fresh_name(self, wish: str) -> str:
+    def _fresh(self, wish: str) -> str:
         name = wish
         while name in self._taken:
             name += "_"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compilers import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
 
@@ -56,7 +56,7 @@ def refused_by(graph: Graph, rules: Sequence[Rule]) -> dict[str, Refusal]:
     """Map the nodes that a rule matches to the refusal."""
     if not rules:
         return {}
-    attributes = {node.name: _attributes(node) for node in graph.proto().graph.node}
+    attributes = {node.name: _attributes(node, graph.opset) for node in graph.proto().graph.node}
     found = {}
     for node in graph.nodes():
         for rule in rules:
@@ -65,11 +65,24 @@ def refused_by(graph: Graph, rules: Sequence[Rule]) -> dict[str, Refusal]:
     return found
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, str]:
+def _attributes(node: onnx.NodeProto, opset: int) -> dict[str, str]:
+    """Return a node's attributes as text, with those that it leaves to the operator's definition."""
     from onnx import helper
 
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in values.items()}
+    defaults = {attribute.name: helper.get_attribute_value(attribute) for attribute in _defaults(node, opset)}
+    return {
+        name: value.decode() if isinstance(value, bytes) else str(value) for name, value in (defaults | values).items()
+    }
+
+
+def _defaults(node: onnx.NodeProto, opset: int) -> Iterator[onnx.AttributeProto]:
+    from onnx import defs
+
+    # Only the default domain has one version for all nodes; what another domain leaves out stays unknown.
+    if not node.domain and defs.has(node.op_type):
+        attributes = defs.get_schema(node.op_type, opset).attributes
+        yield from (about.default_value for about in attributes.values() if about.default_value.name)
 
 
 def _holds(rule: Rule, attributes: Mapping[str, str]) -> bool:

@@ -69,7 +69,7 @@ def _by_operator(graph: Graph, refused: Mapping[str, Refusal]) -> dict[str, tupl
 
 def _rewritten(graph: Graph, nodes: Sequence[str]) -> tuple[str, Graph] | None:
     """Rewrite all of `nodes`, or none when one of them has no rewrite."""
-    text = ""
+    texts: dict[str, int] = {}
     for node in nodes:
         try:
             found = rewrite_of(graph, node)
@@ -78,7 +78,9 @@ def _rewritten(graph: Graph, nodes: Sequence[str]) -> tuple[str, Graph] | None:
         if found is None:
             return None
         text, graph = found
-    return (text if len(nodes) == 1 else f"{text} (each of {len(nodes)})", graph) if nodes else None
+        texts[text] = texts.get(text, 0) + 1
+    words = (text if count == 1 else f"{text} ({count} times)" for text, count in texts.items())
+    return ("; ".join(words), graph) if nodes else None
 
 
 def _difference(graph: Graph, feed: Feed, reference: Feed, request: Request) -> str:

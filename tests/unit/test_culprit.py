@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from experiments.explain.culprit import find_culprit
-from experiments.explain.rules import Rule, RuleError, parse_rule
+from experiments.explain.rules import Rule, RuleError, parse_rule, refused_by
+from graphs import Graph, from_proto
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,3 +68,20 @@ def test_rules_are_read_and_a_wrong_one_says_how() -> None:
     for text in ("", "Pad:", "Pad:mode", "Pad:=reflect", "a b"):
         with pytest.raises(RuleError, match="Pad:mode=reflect"):
             parse_rule(text)
+
+
+def test_a_rule_sees_what_a_node_leaves_to_the_operators_definition() -> None:
+    graph = one_node("Pad", np.array([0, 0, 1, 1], np.int64))
+    assert list(refused_by(graph, [parse_rule("Pad:mode=constant")])) == ["only"]
+    assert refused_by(graph, [parse_rule("Pad:mode=reflect")]) == {}
+
+
+def one_node(op_type: str, *inputs: np.ndarray[Any, Any], **attributes: Any) -> Graph:
+    names = [f"c{index}" for index in range(len(inputs))]
+    node = helper.make_node(op_type, ["x", *names], ["y"], name="only", **attributes)
+    ends = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [2, 3]), ("y", None))
+    )
+    constants = [numpy_helper.from_array(array, name) for array, name in zip(inputs, names, strict=True)]
+    graph = helper.make_graph([node], "case", [next(ends)], [next(ends)], constants)
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
