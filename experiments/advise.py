@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive_number
+from experiments.arguments import celsius, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,14 +39,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cap", type=positive_number, default=None, metavar="W", help="mean power in W")
     parser.add_argument("--minutes", type=positive_number, default=10.0, metavar="M", help="to simulate (default: 10)")
     parser.add_argument(
-        "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
+        "--ambient", type=celsius, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
     )
     parser.add_argument("--no-rule", action="store_true", help="do not learn a rule from the zoo (saves seconds)")
     parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
     parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
+        "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
 

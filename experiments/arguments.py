@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -69,15 +70,24 @@ def positive(text: str) -> int:
     return _integer(text, 1)
 
 
-def positive_number(text: str) -> float:
-    """Read a finite number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
-    return number
+def number(accept: Callable[[float], bool], what: str) -> Callable[[str], float]:
+    """Make the type of an argument that is a finite number which `accept` takes; `what` says which those are."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and accept(value)):
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+        return value
+
+    return parse
+
+
+positive_number = number(lambda n: n > 0, "a number above 0")
+finite = number(lambda _: True, "a number")
+celsius = number(lambda n: n > -273.15, "a temperature in degC")  # absolute zero
 
 
 def _integer(text: str, least: int) -> int:

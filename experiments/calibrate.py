@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code
+from experiments.arguments import exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,11 @@ def _parser() -> argparse.ArgumentParser:
         "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
     )
     parser.add_argument(
-        "--time-limit", type=float, default=900.0, metavar="S", help="seconds for one compile (default: %(default)s)"
+        "--time-limit",
+        type=positive_number,
+        default=900.0,
+        metavar="S",
+        help="seconds for one compile (default: %(default)s)",
     )
     return parser
 

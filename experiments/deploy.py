@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive
+from experiments.arguments import count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODE",
         help="of the HTP, for example burst, balanced, power_saver",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs that check the reload")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the inputs that check the reload")
     parser.add_argument(
         "--time-limit",
-        type=float,
+        type=positive_number,
         default=600.0,
         dest="time_limit_s",
         metavar="S",

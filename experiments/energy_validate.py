@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from experiments.arguments import count, positive
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -33,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="CSV",
         help="pairs of MLPerf's edge power runs (default: list the fits kept)",
     )
-    parser.add_argument("--splits", type=int, default=5, metavar="N", help="random halvings to average (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first halving")
+    parser.add_argument(
+        "--splits", type=positive, default=5, metavar="N", help="random halvings to average (default: 5)"
+    )
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the first halving")
     parser.add_argument("--write", type=Path, default=None, metavar="FILE", help="write the coefficients of all pairs")
     parser.add_argument("--json", action="store_true", help="print the sums as JSON")
     options = parser.parse_args(argv)

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive, positive_number
+from experiments.arguments import count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log", type=Path, default=None, metavar="FILE", help="of events (default: guard-<digest>.jsonl beside plans/)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the inputs")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the inputs")
     return parser
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding
+from experiments.arguments import binding, count, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         help="give a symbolic dimension its size, may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and calibration")
-    parser.add_argument("--time-limit", type=float, default=600.0, dest="time_limit_s", metavar="S")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights and calibration")
+    parser.add_argument("--time-limit", type=positive_number, default=600.0, dest="time_limit_s", metavar="S")
     return parser
 
 

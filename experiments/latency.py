@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code
+from experiments.arguments import count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,26 +42,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", default="ort_cpu", metavar="NAME", help="default: ort_cpu")
     parser.add_argument("--against", default=None, metavar="NAME", help="measure in turns with this backend")
     parser.add_argument("--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="default: fp32")
-    parser.add_argument("--idle", type=_seconds, default=0.5, metavar="S", help="pause before a call (default: 0.5)")
     parser.add_argument(
-        "--sustained", type=_seconds, default=10.0, metavar="S", help="length of the long run (default: 10)"
+        "--idle", type=positive_number, default=0.5, metavar="S", help="pause before a call (default: 0.5)"
     )
     parser.add_argument(
-        "--offset", type=int, default=0, metavar="B", help="bytes that inputs lie behind a 4 KiB page (default: 0)"
+        "--sustained", type=positive_number, default=10.0, metavar="S", help="length of the long run (default: 10)"
+    )
+    parser.add_argument(
+        "--offset", type=count, default=0, metavar="B", help="bytes that inputs lie behind a 4 KiB page (default: 0)"
     )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and order")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and order")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return number
 
 
 if __name__ == "__main__":

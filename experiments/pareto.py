@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         help="two or more of latency, energy, power, memory, size, error (default: latency,energy)",
     )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
     parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="compiles at a time (default: 2)")
     parser.add_argument(
         "--bind",

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding, option
+from experiments.arguments import binding, count, option, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +70,10 @@ def _parser() -> argparse.ArgumentParser:
         help="give a symbolic dimension its size, may be repeated",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
-    parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="for one compile (default: 600)")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
+    parser.add_argument(
+        "--time-limit", type=positive_number, default=600.0, metavar="S", help="for one compile (default: 600)"
+    )
     return parser
 
 

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import count, number
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--markdown", type=Path, default=None, metavar="FILE", help="write the summary there too")
     parser.add_argument("--force", action="store_true", help="compare runs of different hardware all the same")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the resampling")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the resampling")
     options = parser.parse_args(argv)
     from experiments.gate import GateError, Limits, compare_folders, markdown
 
@@ -43,22 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if report.regressed else 0
 
 
-def _ratio(text: str) -> float:
-    return _number(text, 1.0, "a ratio above 1")
-
-
-def _share(text: str) -> float:
-    return _number(text, -1e-12, "a share of at least 0")
-
-
-def _number(text: str, least: float, what: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("-inf")
-    if not least < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
-    return number
+_ratio = number(lambda n: n > 1, "a ratio above 1")
+_share = number(lambda n: n >= 0, "a share of at least 0")
 
 
 if __name__ == "__main__":

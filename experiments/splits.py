@@ -7,15 +7,14 @@ arguments or a bad model, 130 after Ctrl-C (what is finished is kept, and the sa
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, count, exit_code, names, positive
+from experiments.arguments import binding, count, exit_code, names, number, positive, positive_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 MODES = ("sequential", "pipelined", "parallel")
 SPACES = ("layers", "units", "order", "convex")
@@ -60,17 +59,25 @@ def _parser() -> argparse.ArgumentParser:
         help="of latency, energy, memory, error (mixes with int8) and period"
         " (default: latency,energy; pipelined: period,energy)",
     )
-    add("--deadline", type=_amount, default=None, metavar="S", help="most seconds per inference")
-    add("--power-cap", type=_amount, default=None, metavar="W", help="most watts on average")
+    add("--deadline", type=positive_number, default=None, metavar="S", help="most seconds per inference")
+    add("--power-cap", type=positive_number, default=None, metavar="W", help="most watts on average")
     add(
         "--memory-cap",
-        type=_amount,
+        type=positive_number,
         default=None,
         metavar="B",
         help="most bytes of a segment's weights and activations",
     )
-    add("--min-sqnr", type=_amount, default=None, metavar="DB", help="least signal to noise of the outputs (mixes)")
-    add("--period-cap", type=_amount, default=None, metavar="S", help="most seconds between results (pipelined)")
+    add(
+        "--min-sqnr",
+        type=positive_number,
+        default=None,
+        metavar="DB",
+        help="least signal to noise of the outputs (mixes)",
+    )
+    add(
+        "--period-cap", type=positive_number, default=None, metavar="S", help="most seconds between results (pipelined)"
+    )
     add(
         "--pin",
         type=_pin,
@@ -99,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--costs", type=Path, default=None, metavar="FILE", help="node costs of your own, JSON (docs/search.md)")
     add("--verify", type=count, default=2, metavar="K", help="plans to cut, compile, run and stitch (default: 2)")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    add("--seed", type=int, default=0, metavar="N", help="of weights, inputs and calibration")
+    add("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
     add(
         "--bind",
         type=binding,
@@ -114,22 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser  # fmt: skip
 
 
-def _number(accept: Callable[[float], bool], what: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and accept(number)):
-            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
-        return number
-
-    return parse
-
-
-_amount = _number(lambda n: n > 0, "a number above 0")
-_ratio = _number(lambda n: n >= 0, "a ratio of at least 0, such as 0.01")
-_factor = _number(lambda n: n >= 1, "a factor of at least 1")
+_ratio = number(lambda n: n >= 0, "a ratio of at least 0, such as 0.01")
+_factor = number(lambda n: n >= 1, "a factor of at least 1")
 
 
 def _pin(text: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive_number
+from experiments.arguments import celsius, count, exit_code, finite, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--minutes", type=positive_number, default=30.0, metavar="M", help="default: 30")
     parser.add_argument(
-        "--ambient", type=float, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
+        "--ambient", type=celsius, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
     )
-    parser.add_argument("--altitude", type=float, default=0.0, metavar="M", help="metres above the sea (default: 0)")
+    parser.add_argument("--altitude", type=finite, default=0.0, metavar="M", help="metres above the sea (default: 0)")
     parser.add_argument(
         "--supply", type=positive_number, default=1.0, metavar="R", help="supply voltage ratio (default: 1)"
     )
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
+        "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
 

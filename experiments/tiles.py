@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, exit_code
+from experiments.arguments import binding, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", default="fp16", metavar="P", help="of both (default: %(default)s)")
     parser.add_argument("--npu-precision", default=None, metavar="P", help="of the NPU, where it is another")
     parser.add_argument("--objective", default="latency", metavar="X", help="latency or energy (default: %(default)s)")
-    parser.add_argument("--vtcm-mb", type=float, default=None, metavar="MB", help="NPU memory (default: the device's)")
+    parser.add_argument(
+        "--vtcm-mb", type=positive_number, default=None, metavar="MB", help="NPU memory (default: the device's)"
+    )
     parser.add_argument(
         "--simulate", action="store_true",
         help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code
+from experiments.arguments import exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,11 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("results/validation"), metavar="DIR", help="default: %(default)s"
     )
     parser.add_argument(
-        "--time-limit", type=float, default=900.0, metavar="S", help="seconds for one compile (default: %(default)s)"
+        "--time-limit",
+        type=positive_number,
+        default=900.0,
+        metavar="S",
+        help="seconds for one compile (default: %(default)s)",
     )
     return parser
 

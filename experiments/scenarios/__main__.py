@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.arguments import count
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the studies asked for and print them."""
     parser = argparse.ArgumentParser(prog="python -m experiments.scenarios", description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="R9, R10, ... (default: all)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of arrivals, jitter and wake-up times")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="of arrivals, jitter and wake-up times")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="draw the studies that have a picture")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(argv)

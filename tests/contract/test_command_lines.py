@@ -1,0 +1,62 @@
+"""What the arguments of every command promise."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+COMMANDS = sorted(
+    path.relative_to(FOLDER.parent).with_suffix("").as_posix().replace("/", ".")
+    for path in FOLDER.rglob("*.py")
+    if "ArgumentParser(" in path.read_text(encoding="utf-8")
+)
+
+
+class _ParserSeen(BaseException):
+    """Ends a command once its parser is made."""
+
+
+@pytest.fixture
+def parser(command: str, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
+    seen: list[argparse.ArgumentParser] = []
+
+    def catch(self: argparse.ArgumentParser, *_: object) -> Any:
+        seen.append(self)
+        raise _ParserSeen
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", catch)
+    with pytest.raises(_ParserSeen):
+        importlib.import_module(command).main([])
+    return seen[0]
+
+
+def is_number(action: argparse.Action) -> bool:
+    try:
+        return callable(action.type) and isinstance(action.type("2"), int | float)
+    except argparse.ArgumentTypeError:
+        return False
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_number_is_nan_or_infinite_or_a_word(parser: argparse.ArgumentParser) -> None:
+    for action in filter(is_number, parser._actions):
+        assert callable(action.type)
+        for text in ("nan", "inf", "-inf", "many", ""):
+            with pytest.raises(argparse.ArgumentTypeError, match="expected "):
+                action.type(text)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_seed_and_a_limit_are_not_negative(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if {"--seed", "--time-limit", "--minutes", "--jobs", "--offset", "--vtcm-mb"}.intersection(
+            action.option_strings
+        ):
+            assert callable(action.type)
+            with pytest.raises(argparse.ArgumentTypeError, match="expected "):
+                action.type("-1")
