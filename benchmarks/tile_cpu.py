@@ -86,7 +86,7 @@ def _measure(func: Any, configs: list[Any], target: Any) -> dict[Any, float]:  #
     scheduled = {}
     for number, config in enumerate(configs):
         try:
-            scheduled[f"t{number}"] = schedule(func, config, parallel=False)
+            scheduled[f"t{number}"] = schedule(func, config, threads=1)
         except UnscheduledError:
             continue
     kernels = build_each(scheduled, target)

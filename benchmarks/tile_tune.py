@@ -66,7 +66,7 @@ def _ways(func: Any, target: Any) -> dict[str, Callable[[], Any]]:  # noqa: ANN4
 
     def swept(candidates: int) -> Any:  # noqa: ANN401
         (decision,) = sweep(candidates).decide({"main": func}, {"main": 1}).values()
-        return apply(func, decision, parallel=False)
+        return apply(func, decision, threads=1)
 
     def tuned(trials: int) -> Any:  # noqa: ANN401
         cache = TileCache.for_build("benchmark", f"tune{trials}")

@@ -153,7 +153,7 @@ def _loss(func: object, chosen: object, target: object, tried: int) -> float:
     nest = analyse(func)
     assert nest is not None
     tiles = dict.fromkeys((chosen, *candidates(nest, registers_of(target), tried)))
-    scheduled = {str(i): schedule(func, tile, parallel=False) for i, tile in enumerate(tiles)}
+    scheduled = {str(i): schedule(func, tile, threads=1) for i, tile in enumerate(tiles)}
     calls = {
         name: functools.partial(kernel, *sweep.arguments_of(func, scheduled[name]))
         for name, kernel in sweep.build_each(scheduled, target)

@@ -5,10 +5,14 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any, Final
 
 import tvm
 from tvm.s_tir import Schedule
+
+from compilers.tvm.tiles import EVEN, uneven
 
 REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
 _FLAT_LANES: Final = (32, 16, 8, 4, 2)
@@ -38,7 +42,7 @@ def opened(func: Any) -> tuple[Any, Any, list[Any]]:  # noqa: ANN401
     return owner, sch, blocks
 
 
-def vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
+def vectorise(sch: Any, block: Any, *, threads: int) -> None:  # noqa: ANN401
     """Make one outer loop and one vector loop of an elementwise block."""
     loops = list(sch.get_loops(block))
     if not loops:
@@ -48,8 +52,18 @@ def vectorise(sch: Any, block: Any, *, parallel: bool) -> None:  # noqa: ANN401
     if lanes > 1:
         loops[-1], vector = sch.split(loops[-1], [None, lanes])
         sch.vectorize(vector)
-    if parallel:
-        sch.parallel(sch.fuse(*loops))
+    spread(sch, loops, threads)
+
+
+def spread(sch: Any, loops: list[Any], threads: int) -> None:  # noqa: ANN401
+    """Give each thread its share of the outermost loops: the fewest of them that divide evenly, else all.
+
+    An index that is computed from that of a joined loop keeps what depends on the row alone in the innermost loop.
+    """
+    iterations = list(itertools.accumulate((int(sch.get(loop).extent) for loop in loops), operator.mul))
+    if threads > 1 and iterations and iterations[-1] > 1:
+        even = (i for i, count in enumerate(iterations, 1) if uneven(count, threads) <= EVEN)
+        sch.parallel(sch.fuse(*loops[: next(even, len(loops))]))
 
 
 def unroll(sch: Any, loops: list[Any]) -> None:  # noqa: ANN401

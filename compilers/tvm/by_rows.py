@@ -22,6 +22,7 @@ from compilers.tvm.blocks import (
     iterators,
     opened,
     private_like,
+    spread,
 )
 
 _LANES: Final = (16, 8, 4)
@@ -42,7 +43,7 @@ def fits(func: Any) -> bool:  # noqa: ANN401
     return bool(rows) and all(extents[: len(rows)] == rows for extents in spatial)
 
 
-def schedule(func: Any, *, parallel: bool) -> Any:  # noqa: ANN401
+def schedule(func: Any, *, threads: int) -> Any:  # noqa: ANN401
     """Return the function scheduled, one row after the other; `func` stays as it is.
 
     Raises:
@@ -52,13 +53,13 @@ def schedule(func: Any, *, parallel: bool) -> Any:  # noqa: ANN401
     assert owner is not None, "it keeps the caller's function as it is"
     rows = len(_rows(sch, next(block for block in blocks if is_reduction(sch, block))))
     try:
-        _schedule(sch, blocks, rows, parallel=parallel)
+        _schedule(sch, blocks, rows, threads=threads)
     except tvm.s_tir.schedule.ScheduleError as error:
         raise UnscheduledError(first_line(error)) from error
     return private_like(func, sch.mod["main"])
 
 
-def _schedule(sch: Any, blocks: list[Any], rows: int, *, parallel: bool) -> None:  # noqa: ANN401
+def _schedule(sch: Any, blocks: list[Any], rows: int, *, threads: int) -> None:  # noqa: ANN401
     *steps, last = blocks
     if is_reduction(sch, last):
         steps, last = blocks, sch.cache_write(last, 0, "local")
@@ -71,8 +72,7 @@ def _schedule(sch: Any, blocks: list[Any], rows: int, *, parallel: bool) -> None
         if not is_reduction(sch, step):
             _vectorise(sch, step, rows)
     reduced = [(part, _vectorise_partial(sch, part, rows)) for part in filter(None, partial.values())]
-    if parallel:
-        sch.parallel(sch.fuse(*sch.get_loops(last)[:rows]))
+    spread(sch, sch.get_loops(last)[:rows], threads)
     # Last, because vectorising and parallelising ask for blocks that are still one reduction.
     for part, loop in reduced:
         sch.decompose_reduction(part, loop)

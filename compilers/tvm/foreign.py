@@ -34,17 +34,17 @@ _GCC: Final = {"aarch64": ("aarch64-linux-gnu-gcc", "-shared", "-nostdlib", "-Wl
 _TRIED: Final = 2
 
 
-def decide(functions: Mapping[str, Any], target: Any, *, parallel: bool) -> dict[str, Decision]:  # noqa: ANN401
+def decide(functions: Mapping[str, Any], target: Any, *, threads: int) -> dict[str, Decision]:  # noqa: ANN401
     """Take the first candidate of each function that compiles for the target; "plain" where none does."""
     decisions: dict[str, Decision] = {}
     for turn in range(_TRIED):
         rest = {name: func for name, func in functions.items() if name not in decisions}
-        planned = {name: _planned(func, target, turn) for name, func in rest.items()}
+        planned = {name: _planned(func, target, turn, threads) for name, func in rest.items()}
         scheduled = {}
         for name, decision in planned.items():
             try:
                 if decision.build != "plain":
-                    scheduled[name] = schedule(rest[name], decision.config, parallel=parallel)
+                    scheduled[name] = schedule(rest[name], decision.config, threads=threads)
             except UnscheduledError as reason:
                 planned[name] = Decision(build="plain", reason=str(reason))
         built = {name for names, _ in build_modules(scheduled, target) for name in names}
@@ -53,14 +53,14 @@ def decide(functions: Mapping[str, Any], target: Any, *, parallel: bool) -> dict
     return {name: decisions.get(name, left) for name in functions}
 
 
-def _planned(func: Any, target: Any, turn: int) -> Decision:  # noqa: ANN401
+def _planned(func: Any, target: Any, turn: int, threads: int) -> Decision:  # noqa: ANN401
     try:
         nest = analyse(func)
     except UnscheduledError as reason:
         return Decision(build="plain", reason=str(reason))
     if nest is None:
         return Decision(build="flat")
-    tiles = candidates(nest, registers_of(target), _TRIED)
+    tiles = candidates(nest, registers_of(target), _TRIED, threads)
     return Decision(build="tiled", config=tiles[min(turn, len(tiles) - 1)])
 
 

@@ -93,7 +93,7 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
     module, functions = frontend.fused(imported, target)
     asked = _asked(segment, module, functions)
     free = {name: func for name, func in functions.items() if name not in asked}
-    decisions = foreign.decide(free, target, parallel=threads > 1) | asked
+    decisions = foreign.decide(free, target, threads=threads) | asked
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
     alike = not (integer_macs and dot_of(target))
@@ -134,13 +134,13 @@ def _asked(segment: Segment, module: Any, functions: Mapping[str, Any]) -> dict[
 def _plain(imported: Any, target: Any, threads: int) -> Any:  # noqa: ANN401
     """Build the model without a measurement."""
     module, functions = frontend.fused(imported, target)
-    decisions = foreign.decide(functions, target, parallel=threads > 1)
+    decisions = foreign.decide(functions, target, threads=threads)
     return library.assemble(module, _as_decided(functions, decisions, threads), {}, target, target)
 
 
 def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision], threads: int) -> dict[str, Any]:
-    return {name: apply(func, decisions[name], parallel=threads > 1) for name, func in functions.items()}
+    return {name: apply(func, decisions[name], threads=threads) for name, func in functions.items()}
 
 
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
-_SCHEDULE: Final = 4
+_SCHEDULE: Final = 5

@@ -36,6 +36,7 @@ from compilers.tvm.blocks import (
     private_like,
     results,
     sizes,
+    spread,
     unroll,
     vectorise,
     written,
@@ -58,20 +59,20 @@ def analyse(func: Any) -> Nest | None:  # noqa: ANN401
     return parts.nest() if parts.reduction is not None else None
 
 
-def schedule(func: Any, config: TileConfig | None, *, parallel: bool) -> Any:  # noqa: ANN401
+def schedule(func: Any, config: TileConfig | None, *, threads: int) -> Any:  # noqa: ANN401
     """Return the function scheduled with `config` (None: it needs no tile); `func` stays as it is.
 
     Raises:
         UnscheduledError: the function has a form that this schedule does not cover.
     """
     if config is None and by_rows.fits(func):
-        return by_rows.schedule(func, parallel=parallel)
+        return by_rows.schedule(func, threads=threads)
     parts, layouts = Parts.of(func), []
     try:
         if parts.reduction is None:
-            _schedule_flat(parts, parallel=parallel)
+            _schedule_flat(parts, threads=threads)
         elif config is not None:
-            layouts = _schedule_tiled(parts, config, parallel=parallel)
+            layouts = _schedule_tiled(parts, config, threads=threads)
         else:
             raise UnscheduledError("it has a reduction and no tile")
     except tvm.s_tir.schedule.ScheduleError as error:
@@ -163,14 +164,14 @@ class Parts:
         return anchor
 
 
-def _schedule_flat(parts: Parts, *, parallel: bool) -> None:
+def _schedule_flat(parts: Parts, *, threads: int) -> None:
     for block in parts.before:
         parts.sch.compute_inline(block)
     for block in parts.after:
-        vectorise(parts.sch, block, parallel=parallel)
+        vectorise(parts.sch, block, threads=threads)
 
 
-def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> list[Layout]:
+def _schedule_tiled(parts: Parts, config: TileConfig, *, threads: int) -> list[Layout]:
     sch, reduction = parts.sch, parts.reduction
     pad = None if config.inline_pad else parts.pad()
     anchor = parts.anchor()
@@ -183,19 +184,19 @@ def _schedule_tiled(parts: Parts, config: TileConfig, *, parallel: bool) -> list
         if block is anchor or block is last:
             continue
         if _name(sch, block) in outputs:
-            vectorise(sch, block, parallel=parallel)
+            vectorise(sch, block, threads=threads)
         else:
             sch.compute_inline(block)
     if pad is not None:
-        vectorise(sch, pad, parallel=parallel)
+        vectorise(sch, pad, threads=threads)
     if anchor is None:
         anchor = sch.cache_write(reduction, 0, "local")
     else:
         sch.set_scope(reduction, 0, "local")
         if last is not anchor:
-            vectorise(sch, last, parallel=parallel)
+            vectorise(sch, last, threads=threads)
     layouts = lay_out(sch, reduction, config.channels, in_place=parts.dot() is not None)
-    _tile(sch, reduction, anchor, config, parallel=parallel, dot=parts.dot())
+    _tile(sch, reduction, anchor, config, threads=threads, dot=parts.dot())
     return layouts
 
 
@@ -205,7 +206,7 @@ def _tile(
     anchor: Any,  # noqa: ANN401
     config: TileConfig,
     *,
-    parallel: bool,
+    threads: int,
     dot: str | None,
 ) -> None:
     outer, inner = _split_output(sch, anchor, config)
@@ -225,8 +226,7 @@ def _tile(
     else:
         sch.reorder(*reduced, *spatial)
         unroll(sch, spatial)
-    if parallel:
-        sch.parallel(sch.fuse(*outer))
+    spread(sch, outer, threads)
     # Last, because vectorising and parallelising ask for a block that is still one reduction.
     init = sch.decompose_reduction(reduction, reduced[0])
     if dot:

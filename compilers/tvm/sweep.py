@@ -80,7 +80,7 @@ class Sweep:
         trial = self._trial(func)
         _run_reference({"": trial}, self.target)
         builds: tuple[tuple[Build, Any, TileConfig | None], ...] = (
-            (decided.build, apply(func, decided, parallel=self.threads > 1), decided.config),
+            (decided.build, apply(func, decided, threads=self.threads), decided.config),
             ("tuned", other, None),
         )
         for build, scheduled, config in builds:
@@ -113,7 +113,9 @@ class Sweep:
         except UnscheduledError as reason:
             trial.reason = str(reason)
             return trial
-        trial.candidates = candidates(nest, registers_of(self.target), self.candidates) if nest else (None,)
+        trial.candidates = (
+            candidates(nest, registers_of(self.target), self.candidates, self.threads) if nest else (None,)
+        )
         trial.macs = nest.macs if nest else 0
         return trial
 
@@ -125,7 +127,7 @@ class Sweep:
             if turn >= len(trial.candidates) or small:
                 continue
             try:
-                scheduled[name] = schedule(trial.func, trial.candidates[turn], parallel=self.threads > 1)
+                scheduled[name] = schedule(trial.func, trial.candidates[turn], threads=self.threads)
             except UnscheduledError as reason:
                 trial.reason = str(reason)
         for name, kernel in build_each(scheduled, self.target):
@@ -190,11 +192,11 @@ class _Trial:
         )
 
 
-def apply(func: Any, decision: Decision, *, parallel: bool) -> Any:  # noqa: ANN401
+def apply(func: Any, decision: Decision, *, threads: int) -> Any:  # noqa: ANN401
     """Return the function as decided."""
     if decision.build not in ("tiled", "flat"):
         return func  # as it is; what is "tuned" comes from the tuner
-    return schedule(func, decision.config, parallel=parallel)
+    return schedule(func, decision.config, threads=threads)
 
 
 _NOT_STATIC: Final = Decision(build="plain", reason="a shape of it is known only at run time")

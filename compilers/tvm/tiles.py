@@ -13,6 +13,8 @@ _BROADCAST_CYCLES: Final = 0.5
 # Multiply-adds in flight that hide the latency of one.
 _LATENCY_CHAINS: Final = 8
 _MAX_VECTORS: Final = 16
+# Work of the busiest thread over an equal share.
+EVEN: Final = 1.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,17 +91,22 @@ class Registers:
         return cls(lanes=max(4, bits // 32), count=16 if bits == 256 else 32)
 
 
-def candidates(nest: Nest, registers: Registers, limit: int) -> tuple[TileConfig, ...]:
-    """List at most `limit` tiles, the one that is expected to be fastest first.
+def candidates(nest: Nest, registers: Registers, limit: int, threads: int = 1) -> tuple[TileConfig, ...]:
+    """List at most `limit` tiles, the one that is expected to be fastest on `threads` threads first.
 
     The order is a static model: cycles per useful element of the innermost loop (multiply-adds, loads,
     latency). The second and third place go to a variant of the best tile (padding inside, other outer order)
     when there is one, because the model does not see the caches.
     """
     tiles = sorted(_tiles(nest, registers), key=lambda tile: _rank(tile, nest, registers))
-    variants = [_fitted(tile, nest) for tile in tiles]
+    variants = [_fitted(tile, nest, threads) for tile in tiles]
     ordered = [variants[0], *_alternatives(variants[0], nest), *variants[1:]]
     return tuple(dict.fromkeys(ordered))[:limit]
+
+
+def uneven(iterations: int, threads: int) -> float:
+    """Return the share of the busiest thread over an equal share: 7 rows on two threads are 8 / 7."""
+    return -(-iterations // threads) * threads / iterations
 
 
 def refusal(tile: TileConfig, nest: Nest) -> str | None:
@@ -122,19 +129,19 @@ def _dot_widths(most: int) -> tuple[int, ...]:
     return tuple(lanes for lanes in (16, 8, 4) if lanes <= most)
 
 
-def _fitted(tile: TileConfig, nest: Nest) -> TileConfig:
+def _fitted(tile: TileConfig, nest: Nest, threads: int) -> TileConfig:
     """Choose where padding happens and which loop is outer.
 
     Padding goes inside where a pass of its own costs more: few channels to vectorise, or little to do for each
     element. Channels go outside when the weights are the larger operand: the other order reads all of them for
-    every position, and in a whole model they come from memory, unlike in a kernel timed alone.
+    every position, and in a whole model they come from memory, unlike in a kernel timed alone. So do channels of which
+    each needs its own data, where the threads cannot share the rows evenly.
     """
+    larger = nest.reduction * nest.channels > nest.rows * nest.columns * nest.input_channels
     return dataclasses.replace(
         tile,
         inline_pad=nest.padded and (not nest.shared or nest.input_channels < tile.lanes),
-        channels_outer=nest.shared
-        and nest.channels > tile.channels
-        and nest.reduction * nest.channels > nest.rows * nest.columns * nest.input_channels,
+        channels_outer=nest.channels > tile.channels and (larger if nest.shared else uneven(nest.rows, threads) > EVEN),
     )
 
 

@@ -107,8 +107,8 @@ def test_scheduled_functions_use_hexagons_vectors() -> None:
     target = target_of(PHONE, "hvx")
     module = frontend.fuse(frontend.import_graph(convolution().proto()), target)
     functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
-    decisions = foreign.decide(functions, target, parallel=False)
-    scheduled = {name: apply(func, decisions[name], parallel=False) for name, func in functions.items()}
+    decisions = foreign.decide(functions, target, threads=1)
+    scheduled = {name: apply(func, decisions[name], threads=1) for name, func in functions.items()}
     (built,) = [library for _, library in build_modules(scheduled, target)]
     assert re.search(r"vmpy\(v\d+\.sf,v\d+\.sf\)", built.inspect_source("asm"))
 

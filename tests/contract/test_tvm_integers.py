@@ -340,7 +340,7 @@ def test_every_result_of_a_function_has_a_vector_loop() -> None:
 
     x = te.placeholder((2, 24), "float32", name="x")
     halves = list(topi.split(topi.nn.relu(x), [16], axis=1))
-    scheduled = schedule(te.create_prim_func([x, *halves]), None, parallel=False)
+    scheduled = schedule(te.create_prim_func([x, *halves]), None, threads=1)
     assert scheduled.script().count("T.vectorized") == 2
     built = tvm.tirx.build(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target="llvm")
     values = np.random.default_rng(0).normal(size=(2, 24)).astype(np.float32)
@@ -394,7 +394,7 @@ def test_each_cpu_gets_its_dot_product(triple: str, options: dict[str, Any], ins
     function = next(f for gv, f in module.functions.items() if "conv2d" in gv.name_hint)
     nest = analyse(function)
     assert nest is not None
-    scheduled = schedule(function, candidates(nest, registers_of(target), 1)[0], parallel=False)
+    scheduled = schedule(function, candidates(nest, registers_of(target), 1)[0], threads=1)
     built = tvm.tirx.build(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target=target)
     code = built.inspect_source("asm")
     assert (instruction in code) if instruction else ("vpdpbusd" not in code and "sdot" not in code)
@@ -412,7 +412,7 @@ def test_a_byte_between_two_roundings_is_not_made() -> None:
     assert function.script().count('T.Cast("uint8"') == 2
     nest = analyse(function)
     assert nest is not None
-    scheduled = schedule(function, candidates(nest, registers_of(target), 1)[0], parallel=False).script()
+    scheduled = schedule(function, candidates(nest, registers_of(target), 1)[0], threads=1).script()
     # What is written, and no other.
     assert scheduled.count('T.Cast("uint8"') == 1
     assert scheduled.count("nearbyint") > 1

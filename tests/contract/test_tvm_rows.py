@@ -52,7 +52,7 @@ def function_of(graph: Graph) -> Any:
     return function
 
 
-def run(function: Any, inputs: list[Array], *, parallel: bool) -> Array:
+def run(function: Any, inputs: list[Array], *, threads: int) -> Array:
     """Run a function as scheduled; no schedule is an error."""
     import tvm
 
@@ -60,10 +60,10 @@ def run(function: Any, inputs: list[Array], *, parallel: bool) -> Array:
     from compilers.tvm.schedule import analyse, schedule
     from compilers.tvm.targets import host_target
 
-    library.use_threads(2 if parallel else 1)
+    library.use_threads(threads)
     target = host_target()
     assert analyse(function) is None
-    scheduled = schedule(function, None, parallel=parallel)
+    scheduled = schedule(function, None, threads=threads)
     assert "T.vectorized" in scheduled.script() or inputs[0].shape[-1] % 4
     kernel = tvm.tirx.build(tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")}), target=target)["main"]
     output = tvm.runtime.tensor(np.zeros([int(n) for n in function.params[-1].shape], np.float32))
@@ -104,7 +104,7 @@ def test_rows_are_reduced_and_polynomials_are_near(op: str, columns: int) -> Non
     x = np.random.default_rng(columns).normal(0, 3, shape).astype(np.float32)
     x[0, 0, :3] = 50, -50, 0
     weights = [value for value in constants.values() if value.dtype == np.float32]
-    got = run(function_of(one_node(op, shape, constants)), [x, *weights], parallel=columns == 40)
+    got = run(function_of(one_node(op, shape, constants)), [x, *weights], threads=2 if columns == 40 else 1)
     expected = CASES[op](x.astype(np.float64))
     assert np.abs(got - expected).max() <= 2e-6 * np.abs(expected).max()
 

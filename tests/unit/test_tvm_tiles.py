@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilers.tvm.cache import Decision, TileCache, cache_root
-from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates, refusal
+from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates, refusal, uneven
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +74,20 @@ def test_a_dot_product_has_the_lanes_of_its_instruction() -> None:
 def test_a_depthwise_nest_pads_inside() -> None:
     nest = Nest(channels=96, columns=14, rows=14, reduction=25, input_channels=96, padded=True, shared=False)
     assert candidates(nest, AVX512, 1)[0].inline_pad
+
+
+@pytest.mark.parametrize(("rows", "threads", "outer"), [(14, 1, False), (14, 2, False), (7, 1, False), (7, 2, True)])
+def test_threads_share_the_channels_of_a_depthwise_nest_where_rows_are_uneven(
+    rows: int, threads: int, *, outer: bool
+) -> None:
+    nest = Nest(channels=96, columns=7, rows=rows, reduction=9, input_channels=96, padded=True, shared=False)
+    assert candidates(nest, AVX512, 1, threads)[0].channels_outer is outer
+
+
+@given(iterations=st.integers(1, 300), threads=st.integers(1, 16))
+def test_the_busiest_thread_has_the_most_iterations(iterations: int, threads: int) -> None:
+    shares = [len(range(thread, iterations, threads)) for thread in range(threads)]
+    assert uneven(iterations, threads) == pytest.approx(max(shares) / (iterations / threads))
 
 
 def test_a_decision_is_read_back(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Constant weights in the order of their tile: what is laid out, and that it computes the same."""
+"""What a schedule does besides the tile: constant weights in its order, and shares of the work for threads."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,10 +34,10 @@ def product(*, constant: bool) -> Graph:
     return _graph([helper.make_node("MatMul", ["x", "w"], ["y"])], inputs, {"w": weights} if constant else {})
 
 
-def convolution() -> Graph:
+def convolution(rows: int = 6) -> Graph:
     weights = np.random.default_rng(0).normal(0, 1, (64, 24, 3, 3)).astype(np.float32)
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    return _graph([node], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 24, 6, 6])], {"w": weights})
+    return _graph([node], [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 24, rows, 6])], {"w": weights})
 
 
 def _graph(nodes: list[Any], inputs: list[Any], constants: dict[str, Array]) -> Graph:
@@ -85,10 +86,10 @@ def test_weights_lie_in_blocks_of_the_tiles_channels(graph: Graph, laid_out: tup
     from compilers.tvm.schedule import schedule
 
     func = reducing(graph)
-    scheduled = schedule(func, tile(32), parallel=False)
+    scheduled = schedule(func, tile(32), threads=1)
     assert shapes(scheduled)[1] == laid_out
     # The sums are taken in the same order, and only where the weights are read from differs.
-    np.testing.assert_array_equal(result(func, scheduled), result(func, schedule(func, tile(64), parallel=False)))
+    np.testing.assert_array_equal(result(func, scheduled), result(func, schedule(func, tile(64), threads=1)))
     np.testing.assert_allclose(result(func, scheduled), result(func, func), rtol=1e-4, atol=1e-4)
 
 
@@ -102,7 +103,7 @@ def test_bytes_that_an_instruction_reads_together_stay_together() -> None:
         pytest.skip("this CPU has no dot product of bytes")
     graph = product(constant=True)
     func = reducing(quantise(graph, "int8", Calibration.random(graph)))
-    scheduled = schedule(func, tile(32, dot.lanes[0]), parallel=False)
+    scheduled = schedule(func, tile(32, dot.lanes[0]), threads=1)
     assert shapes(scheduled)[1] == (2, 6, 32, 4)
     np.testing.assert_array_equal(result(func, scheduled), result(func, func))
 
@@ -111,14 +112,27 @@ def test_what_is_given_at_run_time_is_read_as_it_lies() -> None:
     from compilers.tvm.schedule import schedule
 
     func = reducing(product(constant=False))
-    assert shapes(schedule(func, tile(32), parallel=False)) == shapes(func)
+    assert shapes(schedule(func, tile(32), threads=1)) == shapes(func)
 
 
 def test_one_tile_across_all_channels_needs_no_other_layout() -> None:
     from compilers.tvm.schedule import schedule
 
     func = reducing(product(constant=True))
-    assert shapes(schedule(func, tile(64), parallel=False)) == shapes(func)
+    assert shapes(schedule(func, tile(64), threads=1)) == shapes(func)
+
+
+@pytest.mark.parametrize(("rows", "threads", "shares"), [(6, 2, 6), (6, 3, 6), (7, 2, 21), (7, 7, 7), (6, 1, 0)])
+def test_threads_share_rows_where_that_is_even_else_tiles(rows: int, threads: int, shares: int) -> None:
+    from compilers.tvm import library
+    from compilers.tvm.schedule import schedule
+
+    library.use_threads(threads)
+    func = reducing(convolution(rows))
+    scheduled = schedule(func, tile(64), threads=threads)
+    *_, nest = [0, *(int(found) for found in re.findall(r"T\.parallel\(T?\.?(?:int64\()?(\d+)", scheduled.script()))]
+    assert nest == shares
+    np.testing.assert_array_equal(result(func, scheduled), result(func, schedule(func, tile(64), threads=1)))
 
 
 @given(st.data())
@@ -158,7 +172,7 @@ def test_calls_pass_the_weights_as_the_functions_read_them() -> None:
     module, functions = frontend.fused(frontend.import_graph(graph.proto()), target)
     before = module.script()
     sizes = iter((16, 32))
-    scheduled = {name: schedule(func, tile(next(sizes)), parallel=False) for name, func in functions.items()}
+    scheduled = {name: schedule(func, tile(next(sizes)), threads=1) for name, func in functions.items()}
     executable = library.assemble(module, scheduled, {}, target, target)
     x = np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)
     got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
