@@ -2,7 +2,7 @@
 
 The best tile of each operator on each, what each one's best costs on the other, the loss by operator type, heat maps
 and the frontier of latency, energy and on-chip bytes of the heaviest operator. All of it is modelled, unless
-`--simulate` adds what the vendor's own compiler and simulator say.
+`--simulate` adds what the vendor's own compiler and simulator say, and `--measure` what this machine's GPU does.
 
 Exit code: 0 when there is a result, 1 when nothing has tiles, 2 for wrong arguments or a bad model.
 """
@@ -54,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--simulate", action="store_true",
         help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measure", type=int, default=None, metavar="N",
+        help="also build MODEL with N tiles for each operator and time them on this machine's GPU through OpenCL",
     )  # fmt: skip
     parser.add_argument("--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
                         help="give a symbolic dimension its size, may be repeated")  # fmt: skip

@@ -56,6 +56,7 @@ class Options:
     objective: str
     vtcm_mb: float | None
     simulate: bool
+    measure: int | None
     bindings: Sequence[tuple[str, int]]
     out: Path
 
@@ -101,6 +102,12 @@ def run(options: Options) -> int:
         told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
         console.print(told, highlight=False, markup=False)
     console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
+    if options.measure is not None:
+        from experiments.tiles_measure import measure
+
+        assert request.graph is not None, "_check refuses --measure without a model"
+        settings = (options.precision, options.measure)
+        measure(request.graph, crossings, request.gpu, settings, options.out / "build", request.folder, console)
     if options.simulate:
         from experiments.tiles_simulate import simulate
 
@@ -117,6 +124,10 @@ def _check(options: Options) -> _Request:
         raise UserError("give a MODEL or --op, not both")
     if options.simulate and options.model is None:
         raise UserError("--simulate compiles a whole MODEL; give one instead of --op")
+    if options.measure is not None and options.model is None:
+        raise UserError("--measure builds a whole MODEL; give one instead of --op")
+    if options.measure is not None and options.measure < 1:
+        raise UserError(f"--measure {options.measure} is no number of tiles; give at least 1")
     if options.vtcm_mb is not None and not options.vtcm_mb > 0:
         raise UserError(f"--vtcm-mb {options.vtcm_mb:g} is no memory size; give more than 0")
     try:

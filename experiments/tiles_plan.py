@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from graphs import Graph
-    from partition.tile import GpuMachine, Layer
+    from partition.tile import GpuMachine, GpuSpace, Layer
 
-_COMPILER: Final = "tvm"
+COMPILER: Final = "tvm"
 # What is one kernel; a normalisation is several.
 _KINDS: Final = (CONV, DEPTHWISE, MATMUL, POOL)
 
@@ -24,14 +24,14 @@ _KINDS: Final = (CONV, DEPTHWISE, MATMUL, POOL)
 def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, objective: str, folder: Path) -> str:
     """Write the plan and return a sentence with its path, or one that says why there is none."""
     chip = load_device(device)
-    why = get_compiler(_COMPILER).why_not(Action.COMPILE, chip, "gpu")
+    why = get_compiler(COMPILER).why_not(Action.COMPILE, chip, "gpu")
     if why is not None:
         return f"no plan with these tiles: {why}"
     tiles = best_tiles(graph, gpu, objective)
     if not tiles:
         return "no plan with these tiles: no operator is one kernel that can be told its tile"
     segment = Segment(
-        graph=graph, device=chip, processor="gpu", compiler=_COMPILER, precision=precision, tiles=tiles
+        graph=graph, device=chip, processor="gpu", compiler=COMPILER, precision=precision, tiles=tiles
     )  # fmt: skip
     path = write_plan(Plan.of(graph, [segment]), folder)
     return f"wrote {len(tiles)} GPU tiles as the plan {path}: experiments.pareto ... --device {device} --plan {path}"
@@ -41,9 +41,7 @@ def best_tiles(graph: Graph, gpu: GpuMachine, objective: str) -> tuple[Tile, ...
     """Return the best tile of each operator among those that a kernel can be written with."""
     known: dict[tuple[object, ...], GpuTile | None] = {}
     tiles = []
-    for layer in layers_of(graph)[0]:
-        if layer.kind not in _KINDS:
-            continue
+    for layer in kernel_layers(graph):
         if layer.signature not in known:
             known[layer.signature] = _best(layer, gpu, objective)
         found = known[layer.signature]
@@ -52,12 +50,21 @@ def best_tiles(graph: Graph, gpu: GpuMachine, objective: str) -> tuple[Tile, ...
     return tuple(tiles)
 
 
-def _best(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
+def kernel_layers(graph: Graph) -> tuple[Layer, ...]:
+    """Return the layers of a graph that become one kernel each."""
+    return tuple(layer for layer in layers_of(graph)[0] if layer.kind in _KINDS)
+
+
+def kernel_space(layer: Layer, gpu: GpuMachine) -> GpuSpace:
+    """Return the tiles that a kernel of the layer can be written with."""
     space = buildable_space(layer, gpu)
-    if layer.kind == CONV and layer.groups > 1:
-        # Blocks of channels cross the groups, each with data of its own.
-        space = dataclasses.replace(space, staged=(False,))
+    # Blocks of channels cross the groups, each with data of its own.
+    grouped = layer.kind == CONV and layer.groups > 1
+    return dataclasses.replace(space, staged=(False,)) if grouped else space
+
+
+def _best(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
     try:
-        return search_gpu(layer, gpu, space, objective=objective).tile
+        return search_gpu(layer, gpu, kernel_space(layer, gpu), objective=objective).tile
     except TileError:
         return None

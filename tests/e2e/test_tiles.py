@@ -90,6 +90,36 @@ def test_the_best_tiles_become_a_plan_that_the_main_job_compiles_and_costs(
     assert tiled == ["asked for by the plan"]
 
 
+@pytest.mark.skipif(
+    not get_compiler("tvm").available(Action.RUN, load_device("host_gpu"), "gpu"), reason="needs the extra opencl"
+)
+def test_tiles_are_timed_on_the_opencl_device_and_the_best_becomes_a_row_of_the_main_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(small_model(tmp_path / "small.onnx"))
+    asked = ["--gpu", "sm8550", "--precision", "fp32", "--npu-precision", "fp16", "--measure", "2"]
+    assert main([path, *asked, "--out", str(tmp_path / "results")]) == 0
+    out = capsys.readouterr().out
+    assert "the model's figures are those of sm8550 gpu, another processor" in out
+    (table,) = (tmp_path / "results").glob("tiles-*/measured.csv")
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert next(row["choice"] for row in rows) == "the model's best"
+    assert len({row["tile"] for row in rows}) == len(rows) == 2
+    assert all(0 < float(row["measured_s"]) < 10 and row["source"] == "measured" for row in rows)
+    assert all("OpenCL, driver" in row["measured_on"] for row in rows)
+
+    (plan,) = (p for p in table.parent.glob("plans/*.json") if "host_gpu" in p.read_text())
+    asked = ["--device", "host_gpu", "--backends", "tvm", "--precisions", "fp32", "--splits", "0", "--plan", str(plan)]
+    pareto([path, *asked, "--out", str(tmp_path / "results")])  # 1 here: the device file has no figures of energy
+    (text,) = (tmp_path / "results").glob("small-*/outcomes.jsonl")
+    rows = [json.loads(line) for line in text.read_text().splitlines()]
+    assert {row["options"] for row in rows} == {"", "1 tiles of a plan"}
+    for row in rows:
+        assert (row["latency_source"], row["device"]) == ("measured", "host_gpu")
+        assert row["status"] == ("misplaced" if "says it is a cpu" in row["runs_on"] else "ok")
+        assert row["cosine"] > 0.999999
+
+
 def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(small_model(tmp_path / "small.onnx"))
     assert main([path, "--gpu", "sm8550", "--out", str(tmp_path)]) == 0
@@ -121,6 +151,8 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.Cap
         (["--op", "matmul:m=4,c=4,k=4", "--precision", "int8"], "no tile geometry for int8"),
         (["--op", "matmul:m=4,c=4,k=4", "--objective", "speed"], "use latency or energy"),
         (["--op", "matmul:m=4,c=4,k=4", "--simulate"], "--simulate compiles a whole MODEL"),
+        (["--op", "matmul:m=4,c=4,k=4", "--measure", "2"], "--measure builds a whole MODEL"),
+        (["squeezenet1_1", "--measure", "0"], "give at least 1"),
         (["--op", "matmul:m=4,c=4,k=4", "--vtcm-mb", "0"], "give more than 0"),
     ],
 )
