@@ -1,6 +1,6 @@
 """Segment in, Artefact out: one backend per file, behind one interface."""
 
-from compilers.adapter import Action, Cause, Compiler, CompilerError, Session, StartError, Variant
+from compilers.adapter import Action, Cause, Compiler, CompilerError, PassingError, Session, StartError, Variant
 from compilers.artefact import (
     Artefact,
     Estimate,
@@ -13,7 +13,7 @@ from compilers.artefact import (
 )
 from compilers.ort_session import reference_session
 from compilers.profile import KernelTime
-from compilers.registry import compiler_names, get_compiler
+from compilers.registry import UnknownBackendError, compiler_names, get_compiler
 from compilers.sandbox import Limits, cancel_children, compile_segment, in_child, signal_name
 from compilers.trace import NodeTrace, Trace, longest_chain, trace_by_node
 
@@ -28,11 +28,13 @@ __all__ = [
     "Latency",
     "Limits",
     "NodeTrace",
+    "PassingError",
     "Placement",
     "Session",
     "Source",
     "StartError",
     "Trace",
+    "UnknownBackendError",
     "Variant",
     "cancel_children",
     "compile_segment",

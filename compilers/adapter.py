@@ -69,7 +69,11 @@ class CompilerError(RuntimeError):
         return _rebuild_error, (type(self), self.reason, self.log, self.nodes)
 
 
-class StartError(CompilerError):
+class PassingError(CompilerError):
+    """What failed is no matter of the graph (a limit, a crash, a full disk, no answer): a rerun may get past it."""
+
+
+class StartError(PassingError):
     """The backend could not start at all, so it says nothing about the graph; a rerun may find it mended."""
 
 

@@ -16,10 +16,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 ARTEFACT_FILE: Final = "artefact.json"
+_SIZES: Final = "file_sizes_bytes"
 
 
 class Source(enum.StrEnum):
@@ -112,26 +113,32 @@ def write_artefact(artefact: Artefact) -> None:
     if missing or not artefact.files:
         raise FileNotFoundError(f"{artefact.compiler} reported files that it did not write: {missing}")
     fields = {f.name: getattr(artefact, f.name) for f in dataclasses.fields(artefact) if f.name != "directory"}
+    fields[_SIZES] = _sizes(artefact.directory, artefact.files)
     scratch = artefact.directory / f".{ARTEFACT_FILE}.{os.getpid()}"
     scratch.write_text(json.dumps(fields, indent=1), encoding="utf-8")
     scratch.replace(artefact.directory / ARTEFACT_FILE)
 
 
 def read_artefact(directory: Path) -> Artefact | None:
-    """Read a published artefact; None when there is none, or when a file of it is gone."""
+    """Read a published artefact; None when there is none, or when a file of it is gone or has another size."""
     try:
         fields = json.loads((directory / ARTEFACT_FILE).read_text(encoding="utf-8"))
         fields["files"] = tuple(fields["files"])
         fields["facts"] = tuple((k, v) for k, v in fields["facts"])
+        sizes = fields.pop(_SIZES)
         artefact = Artefact(directory=directory, **fields)
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+        complete = sizes == _sizes(directory, artefact.files)
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError):
         return None
-    complete = all((directory / name).exists() for name in artefact.files)
     return artefact if complete else None
+
+
+def _sizes(directory: Path, files: Iterable[str]) -> list[int]:
+    return [tree_size_bytes(directory / name) for name in files]
 
 
 def tree_size_bytes(path: Path) -> int:
     """Add up the bytes of a file, or of all files below a folder."""
-    if path.is_file():
+    if not path.is_dir():
         return path.stat().st_size
     return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())

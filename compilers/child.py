@@ -10,20 +10,21 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from compilers.adapter import CompilerError
+from compilers.adapter import CompilerError, PassingError
 
 
 def main() -> NoReturn:
     """Answer one call and leave without the vendor's teardown, which may crash after good work."""
     faulthandler.enable()
     function, args, answer = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
-    value, error = None, None
+    value: object = None
+    error: CompilerError | None = None
     try:
         value = function(*args)
     except CompilerError as refused:
         error = refused
     except MemoryError:
-        error = CompilerError("out of memory")
+        error = PassingError("out of memory")
     except Exception as failed:  # noqa: BLE001 - the one place where vendor errors become ours
         error = CompilerError(_one_line(failed), log=traceback.format_exc())
     scratch = Path(answer).with_suffix(".part")

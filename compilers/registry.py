@@ -22,6 +22,13 @@ COMPILERS: Final = MappingProxyType(
 )
 
 
+class UnknownBackendError(KeyError):
+    """There is no backend of that name; the message is one sentence that lists those there are."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError's own text is in quotes
+
+
 def compiler_names() -> tuple[str, ...]:
     """List the backends in the order in which they are shown."""
     return tuple(COMPILERS)
@@ -31,12 +38,12 @@ def get_compiler(name: str) -> Compiler:
     """Return the backend of that name.
 
     Raises:
-        KeyError: there is none; the message lists those there are.
+        UnknownBackendError: there is none; the message lists those there are.
     """
     if name not in COMPILERS:
         close = difflib.get_close_matches(name, COMPILERS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise KeyError(f"unknown backend {name!r}{hint} (known: {', '.join(COMPILERS)})")
+        raise UnknownBackendError(f"unknown backend {name!r}{hint} (known: {', '.join(COMPILERS)})")
     module, _, attribute = COMPILERS[name].partition(":")
     compiler: Compiler = getattr(importlib.import_module(module), attribute)()
     return compiler

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from compilers.adapter import CompilerError, StartError
+from compilers.adapter import CompilerError, PassingError
 from compilers.artefact import Artefact, read_artefact, write_artefact
 from compilers.registry import get_compiler
 from partition import Segment
@@ -33,6 +33,7 @@ R = TypeVar("R")
 REFUSAL_FILE: Final = "refusal.json"
 _POLL_S: Final = 0.02
 _LOG_TAIL_BYTES: Final = 20_000
+_LEAST_FREE_BYTES: Final = 1 << 20
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _cancelled: Final = threading.Event()
 
@@ -72,8 +73,12 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
                 _compile, _without_graph(segment), scratch, limits=limits, log=scratch / "compile.log", cwd=scratch
             )
         except CompilerError as error:
-            if isinstance(error, _EndedError | StartError):  # this may not come again: let a rerun try
+            if isinstance(error, PassingError):
                 raise
+            free_bytes = shutil.disk_usage(scratch).free
+            if free_bytes < _LEAST_FREE_BYTES:  # whatever a vendor makes of that, it is no word on the graph
+                full = f"the disk of {root} was full ({free_bytes} bytes are free): {error.reason}"
+                raise PassingError(full, log=error.log) from error
             (scratch / REFUSAL_FILE).write_text(json.dumps(_refusal(error)), encoding="utf-8")
             raise
     published = read_artefact(directory)
@@ -102,7 +107,8 @@ def in_child(
     What the child prints goes to `log`. A `CompilerError` in the child comes back as it is.
 
     Raises:
-        CompilerError: the child raised, died by a signal, or passed a limit; with the end of its log.
+        PassingError: the child died by a signal or passed a limit; with the end of its log.
+        CompilerError: the child raised.
     """
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
         answer = Path(folder) / "answer.pickle"
@@ -117,10 +123,6 @@ def in_child(
 def cancel_children() -> None:
     """End every running child, and every later one at once: for Ctrl-C while other threads compile."""
     _cancelled.set()
-
-
-class _EndedError(CompilerError):
-    """The child did not answer: it crashed or was stopped."""
 
 
 def _without_graph(segment: Segment) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def _resident_bytes(pid: int) -> int:
 
 def _read_answer(answer: Path, log: Path, ended: str, label: str) -> Any:  # noqa: ANN401
     if not answer.exists():
-        raise _EndedError(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
+        raise PassingError(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
     value, error = pickle.loads(answer.read_bytes())  # noqa: S301 - our own child wrote it
     if error is None:
         return value
@@ -244,12 +246,16 @@ def _scratch_beside(directory: Path) -> Iterator[Path]:
 
 
 def _take_place(scratch: Path, directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
+    """Rename `scratch` to `directory`, unless another run published the same content first and may be reading it."""
     scratch.chmod(0o755)
-    try:
-        scratch.rename(directory)
-    except OSError:  # another run published the same content first
-        shutil.rmtree(scratch, ignore_errors=True)
+    aside = scratch.with_suffix(".old")
+    with contextlib.suppress(OSError):
+        if read_artefact(directory) is None:
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(aside)
+            scratch.rename(directory)
+    for left in (aside, scratch):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @functools.cache

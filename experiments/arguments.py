@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,17 +14,28 @@ if TYPE_CHECKING:
     Errors = type[Exception] | tuple[type[Exception], ...]
 
 
+INTERRUPTED: Final = 130
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
+
+
 def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -> int:
     """Run a command and return its exit code: 2 for arguments that it refused, 1 for what failed after that.
 
-    Both print the error's sentence; an error of both kinds has failed.
+    Both print the error's sentence; an error of both kinds has failed, and so has a disk that cannot be used.
     """
     try:
         return run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except failed as error:
-        code, sentence = 1, error
+        code, sentence = 1, str(error)
     except refused as error:
-        code, sentence = 2, error
+        code, sentence = 2, str(error)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        code, sentence = 1, f"{error.filename or 'the disk'} cannot be used ({error.strerror})"
     print(f"error: {sentence}", file=sys.stderr)
     return code
 

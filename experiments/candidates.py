@@ -151,7 +151,7 @@ def known_backends(asked: Sequence[str]) -> tuple[str, ...]:
     """Return the asked backends, or all.
 
     Raises:
-        KeyError: one is unknown; the message lists those there are.
+        UnknownBackendError: one is unknown; the message lists those there are.
     """
     for name in asked:
         get_compiler(name)

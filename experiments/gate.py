@@ -140,7 +140,7 @@ def _environment(folder: Path) -> dict[str, Any] | None:
         found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     except OSError:
         return None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise GateError(f"{folder / 'environment.json'} is damaged: {error}") from error
     return found if isinstance(found, dict) else None
 

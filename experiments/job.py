@@ -11,8 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from compilers import Artefact, CompilerError, Limits, cancel_children, get_compiler
+from compilers import Artefact, CompilerError, Limits, UnknownBackendError, cancel_children, get_compiler
 from experiments import store
+from experiments.arguments import INTERRUPTED
 from experiments.candidates import (
     Candidate,
     feed_file,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 
 _CALIBRATION_BATCHES: Final = 4
 _PROTOCOL: Final = 4  # part of every row's key: raise it when the way of measuring changes
-_INTERRUPTED: Final = 130
 
 
 class UserError(ValueError):
@@ -129,7 +129,7 @@ def run(options: Options, argv: list[str]) -> int:
         cancel_children()
         _finish(request, tuple(fresh.values()), console)
         console.print(f"\ninterrupted; {len(fresh)} candidates are kept, the same command resumes", style="bold")
-        return _INTERRUPTED
+        return INTERRUPTED
     return _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
 
 
@@ -163,10 +163,8 @@ def _check(options: Options) -> _Request:
         plans = tuple(_fitting(read_plan(path), path, graph, devices) for path in options.plans)
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
-    except (DeviceError, GraphError, PlanError, CalibrationFileError, store.StoreError) as error:
+    except (DeviceError, GraphError, PlanError, CalibrationFileError, UnknownBackendError, store.StoreError) as error:
         raise UserError(str(error)) from error
-    except KeyError as error:
-        raise UserError(error.args[0]) from error
     return _Request(
         graph=graph,
         devices=devices,
@@ -463,11 +461,8 @@ def _key(candidate: Candidate, request: _Request, options: Options) -> str:
 
 
 def _may_differ_next_time(row: store.Row) -> bool:
-    """Tell a crash, a limit or a meter that failed, which a rerun may get past, from a refusal, which it cannot."""
-    if any(note.startswith(NOT_METERED) for note in row.notes):
-        return True
-    ended = ("crashed with", "was stopped at its", "was cancelled", "ended without an answer")
-    return row.status == "failed" and any(word in (row.reason or "") for word in ended)
+    """Tell what a rerun may get past (a crash, a limit, a meter that failed) from a refusal, which it cannot."""
+    return row.passing or any(note.startswith(NOT_METERED) for note in row.notes)
 
 
 def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) -> int:

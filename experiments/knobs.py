@@ -8,11 +8,10 @@ Exit code: 0 when something was simulated, 1 when nothing could be, 2 for wrong 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding, count, positive_number
+from experiments.arguments import binding, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,20 +21,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, sweep and return the exit code."""
     options: Any = _parser().parse_args(argv)
     # What follows imports numpy and onnx, which --help does not need.
-    from compilers import get_compiler
+    from compilers import UnknownBackendError, get_compiler
     from experiments.job import UserError
     from experiments.knob_sweep import Options, sweep
     from graphs import GraphError
     from partition import DeviceError
 
-    try:
+    def run() -> int:
         get_compiler(options.backend)
         return sweep(Options(**vars(options)))
-    except (DeviceError, GraphError, UserError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyError as error:
-        print(f"error: {error.args[0]}", file=sys.stderr)
-    return 2
+
+    return exit_code(run, refused=(DeviceError, GraphError, UnknownBackendError, UserError))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.markup import escape
 
-from compilers import Artefact, CompilerError, Limits, compile_segment, get_compiler, in_child
+from compilers import Artefact, CompilerError, Limits, UnknownBackendError, compile_segment, get_compiler, in_child
 from experiments.environment import environment
 from experiments.evaluator import Meter, find_meter
 from experiments.evaluator.modes import (
@@ -173,8 +173,8 @@ def _feed(graph: Graph, options: argparse.Namespace) -> dict[str, NDArray[Any]]:
 def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limits) -> Artefact:
     try:
         get_compiler(name)
-    except KeyError as error:
-        raise LatencyError(error.args[0]) from error
+    except UnknownBackendError as error:
+        raise LatencyError(str(error)) from error
     segment = Segment(
         graph=graph, device=load_device("host"), processor="cpu", compiler=name, precision=options.precision
     )

@@ -6,11 +6,10 @@ Exit code: 0 when something is on the accelerator, 1 when nothing is, 2 for wron
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding, count, option, positive_number
+from experiments.arguments import binding, count, exit_code, option, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, explain the placement and return the exit code."""
     options: Any = _parser().parse_args(argv)
     # What follows imports numpy and onnx, which --help does not need.
-    from compilers import get_compiler
+    from compilers import UnknownBackendError, get_compiler
     from experiments.explain import Options, RuleError, explain, parse_rule
     from experiments.job import UserError, load_model
     from graphs import GraphError
     from partition import DeviceError, load_device
 
-    try:
+    def run() -> int:
         get_compiler(options.backend)
         asked = Options(
             backend=options.backend,
@@ -38,11 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             time_limit_s=options.time_limit,
         )
         return explain(load_model(options), load_device(options.device), asked)
-    except (DeviceError, GraphError, RuleError, UserError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyError as error:
-        print(f"error: {error.args[0]}", file=sys.stderr)
-    return 2
+
+    return exit_code(run, refused=(DeviceError, GraphError, RuleError, UnknownBackendError, UserError))
 
 
 def _parser() -> argparse.ArgumentParser:

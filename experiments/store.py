@@ -81,6 +81,7 @@ class Row:
     failed_action: str | None = None
     reason: str | None = None
     log: str | None = None
+    passing: bool = False
 
     @property
     def series(self) -> tuple[str, str, str]:
@@ -115,6 +116,7 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
             failed_action=outcome.action,
             reason=outcome.reason,
             log=outcome.log[-_LOG_CHARS:],
+            passing=outcome.passing,
         )
     return Row(**about, status="misplaced" if outcome.misplaced else "ok", **_costs(outcome))
 
@@ -182,13 +184,13 @@ def open_run(folder: Path) -> None:
 
 
 def read_rows(folder: Path) -> dict[str, Row]:
-    """Read the rows of a run by key, the last one of a key counting; a line cut short by a crash is left out."""
+    """Read the rows of a run by key, the last one of a key counting; a line cut short or damaged is left out."""
     path = folder / OUTCOMES_FILE
     if not path.exists():
         return {}
     rows = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError, TypeError, KeyError, AttributeError):
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
             rows[fields["key"]] = Row(**fields)
     return rows

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments import store
+from experiments.arguments import INTERRUPTED
 from experiments.evaluator.dynamics import Cost, Machine, Result, Surroundings, Trace, TraceError, parse_trace, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.evaluator.dynamics.compare import Standing, compare_runs, crossover_s, first_ahead_s
@@ -126,7 +127,9 @@ def _evaluate(options: argparse.Namespace) -> Path:
         seed=options.seed, jobs=1, bindings=(), calibration=None, time_limit=600,
     )  # fmt: skip
     try:
-        evaluate(asked, ["(experiments.sustained)", options.model, "--device", options.device])
+        code = evaluate(asked, ["(experiments.sustained)", options.model, "--device", options.device])
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         return results_folder(asked)
     except UserError as error:
         raise SustainedError(str(error)) from error

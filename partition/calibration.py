@@ -110,7 +110,7 @@ def load_calibration(path: Path = CALIBRATION_FILE) -> CalibrationSet:
         raise CalibrationFileError(f"there is no calibration at {path}; run experiments.calibrate") from error
     except CalibrationFileError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise CalibrationFileError(f"{path} is no calibration: {type(error).__name__}: {error}") from error
 
 

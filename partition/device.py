@@ -118,7 +118,9 @@ def load_device(name: str) -> Device:
         raise DeviceError(f"unknown device {name!r}{hint} (known: {', '.join(device_names())})")
     try:
         return _device(tomllib.loads(path.read_text(encoding="utf-8")), path.stem)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except DeviceError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DeviceError(f"device file {path} is malformed: {type(error).__name__}: {error}") from error
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import tvm
 from tvm import relax, rpc
 
-from compilers.adapter import CompilerError, Session
+from compilers.adapter import CompilerError, PassingError, Session
 from compilers.ort_session import first_line
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def connect(address: Address) -> Any:  # noqa: ANN401
     """Return an RPC session on a server that the tracker has registered under the key.
 
     Raises:
-        CompilerError: nobody listens, what listens is no tracker, no server is free, or it does not answer.
+        PassingError: nobody listens, what listens is no tracker, no server is free, or it does not answer.
     """
     _knock(address)
     default = socket.getdefaulttimeout()
@@ -47,7 +47,7 @@ def connect(address: Address) -> Any:  # noqa: ANN401
     except CompilerError:
         raise
     except Exception as error:  # sockets, struct and TVM raise what they like
-        raise CompilerError(f"the RPC tracker of {address} gave no session: {first_line(error)}") from error
+        raise PassingError(f"the RPC tracker of {address} gave no session: {first_line(error)}") from error
     finally:
         socket.setdefaulttimeout(default)
 
@@ -57,7 +57,7 @@ def _knock(address: Address) -> None:
     try:
         socket.create_connection((address.host, address.port), timeout=ANSWER_S).close()
     except OSError as error:
-        raise CompilerError(
+        raise PassingError(
             f"no RPC tracker answers at {address.host}:{address.port} ({error}); start one with "
             f"`python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {address.port}`"
         ) from error
@@ -68,12 +68,12 @@ def _see_free_server(summary: Mapping[str, Any], address: Address) -> None:
     servers = [server for server in summary["server_info"] if server["key"] == f"server:{address.key}"]
     if not servers:
         keys, tracker = ", ".join(sorted(queues)) or "none", f"{address.host}:{address.port}"
-        raise CompilerError(
+        raise PassingError(
             f"the tracker at {tracker} has no server under {address.key!r} (keys: {keys}); start one with "
             f"`python -m tvm.exec.rpc_server --tracker {tracker} --key {address.key}`"
         )
     if not queues[address.key]["free"]:
-        raise CompilerError(f"all {len(servers)} servers of {address} are taken; try again when one is free")
+        raise PassingError(f"all {len(servers)} servers of {address} are taken; try again when one is free")
 
 
 class RemoteSession(Session):
@@ -127,6 +127,6 @@ class RemoteSession(Session):
         try:
             yield
         except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
-            raise CompilerError(
+            raise PassingError(
                 f"the server of {self._address} could not {what}, or died over it: {first_line(error)}"
             ) from error

@@ -86,7 +86,9 @@ def read_table(path: Path) -> Table:
             _check_same(rows[row.key], row, where)
             left_out["copy of another device's row"] = left_out.get("copy of another device's row", 0) + 1
     if not rows:
-        raise CalibrationError(f"{path} holds no row of runtime {' or '.join(RUNTIMES)} in {', '.join(PRECISIONS)}")
+        why = "".join(f"; left out: {count} of {reason}" for reason, count in left_out.items())
+        wanted = f"runtime {' or '.join(RUNTIMES)} in {', '.join(PRECISIONS)} on the NPU"
+        raise CalibrationError(f"{path} holds no row of {wanted}{why}")
     return Table(
         rows=tuple(row for row, _ in rows.values()),
         copies={device: tuple(found) for device, found in names.items()},
@@ -121,7 +123,7 @@ def hub_devices() -> dict[str, Device]:
 
 def _cells(path: Path) -> list[tuple[str, dict[str, str]]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets begin a file with a mark
             reader = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:

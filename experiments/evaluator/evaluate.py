@@ -16,6 +16,7 @@ from compilers import (
     Estimate,
     Latency,
     Limits,
+    PassingError,
     Placement,
     Source,
     compile_segment,
@@ -84,6 +85,7 @@ class _FailedError(Exception):
             action=self.action.value,
             reason=self.error.reason,
             log=self.error.log,
+            passing=isinstance(self.error, PassingError),
         )
 
 

@@ -53,7 +53,10 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """A plan that came to nothing: which segment, which backend, doing what, and why."""
+    """A plan that came to nothing: which segment, which backend, doing what, and why.
+
+    `passing` is true where a rerun may get past it, as after a crash or a limit.
+    """
 
     plan_digest: str
     segment: int
@@ -61,3 +64,4 @@ class Failure:
     action: str
     reason: str
     log: str
+    passing: bool = False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from compilers import CompilerError, Limits, cancel_children
 from experiments import store
+from experiments.arguments import INTERRUPTED
 from experiments.environment import environment
 from experiments.evaluator import Context, reference_outputs
 from experiments.job import UserError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.console import Console
-
-_INTERRUPTED: Final = 130
 
 
 def run(options: Options, argv: list[str]) -> int:
@@ -47,7 +46,7 @@ def run(options: Options, argv: list[str]) -> int:
     except KeyboardInterrupt:
         cancel_children()
         console.print("\ninterrupted; what is compiled and verified is kept, the same command resumes", style="bold")
-        return _INTERRUPTED
+        return INTERRUPTED
     except (Infeasible, TooWide) as error:
         console.print(str(error) + _way_out(error, request), style="bold", highlight=False, markup=False)
         return 1

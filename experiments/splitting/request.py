@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Final
 
-from compilers import Action, get_compiler
+from compilers import Action, UnknownBackendError, get_compiler
 from experiments import job, store
 from experiments.candidates import known_backends, variants
 from experiments.job import UserError
@@ -152,10 +152,16 @@ def check(options: Options) -> Request:
         variant, mixer = _forms(graph, options, calibration)
         operators, places = _question(variant, mixer, device, backends, options)
         problem = unit_problem(variant, operators) if options.where == "units" else operators
-    except (DeviceError, GraphError, CalibrationFileError, store.StoreError, CostError, ProblemError) as error:
+    except (
+        DeviceError,
+        GraphError,
+        CalibrationFileError,
+        store.StoreError,
+        CostError,
+        ProblemError,
+        UnknownBackendError,
+    ) as error:
         raise UserError(str(error)) from error
-    except KeyError as error:
-        raise UserError(error.args[0]) from error
     _check_pins(options, problem)
     return Request(
         options=options,

@@ -10,7 +10,7 @@ from compilers import CompilerError, Estimate, Latency, Limits, Source
 from experiments.evaluator import calibrated as module
 from experiments.evaluator.calibrated import calibrated, latency_models
 from graphs import zoo
-from partition import CalibrationFileError, CalibrationSet, LatencyModel, Segment, load_device
+from partition import CalibrationFileError, CalibrationSet, LatencyModel, Segment, load_calibration, load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,6 +128,11 @@ def test_options_that_were_not_fitted_are_said(simulated: dict[str, float | None
     known = calibration(model("qcs9075", qcs9075=1.0))
     _, note = predicted(segment("qcs9075", vtcm_mb="2"), known, tmp_path)
     assert "with vtcm_mb=2 (the fit was made with other options)" in note
+
+
+def test_a_calibration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationFileError, match="is no calibration"):
+        load_calibration(tmp_path)
 
 
 def test_what_was_not_calibrated_has_no_model() -> None:

@@ -38,6 +38,10 @@ def test_a_row_becomes_a_measurement_in_our_terms(tmp_path: Path) -> None:
     assert measured.npu_layers == 9
 
 
+def test_the_mark_at_the_start_of_a_spreadsheets_file_is_no_part_of_a_name(tmp_path: Path) -> None:
+    assert len(read_table(table(tmp_path, row(), header=f"\ufeff{HEADER}")).rows) == 1
+
+
 def test_devices_of_one_chip_count_once(tmp_path: Path) -> None:
     found = read_table(table(tmp_path, row(S22), row(XR2)))
     assert len(found.rows) == 1
@@ -73,6 +77,7 @@ def test_a_model_of_several_parts_has_a_name_for_each(tmp_path: Path) -> None:
         ([row(model=",Net")], "names no model"),
         ([row("gone.toml,1,2")], "unknown device 'gone.toml'"),
         ([], "holds no row"),
+        ([row(end="CPU,0,9,0"), row(model="b,B", end=",0,9,0")], "1 of ran on the CPU; left out: 1 of ran on the unk"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, lines: list[str], said: str) -> None:

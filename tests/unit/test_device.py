@@ -46,6 +46,7 @@ def test_an_unknown_processor_is_answered_with_those_there_are() -> None:
         ('active_w = { value = 1.0, low = 2.0, tag = "published", source = "sheet" }', "0 < low"),
         ("active_w = { value = 1.0 }", "malformed"),
         ("active_w = 1.0", "malformed"),
+        ('active_w = { value = "one", tag = "published", source = "sheet" }', "malformed"),
         ("active_w = ", "malformed"),
     ],
 )

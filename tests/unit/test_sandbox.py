@@ -3,12 +3,17 @@ from __future__ import annotations
 import math
 import operator
 import os
+import shutil
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from onnx import TensorProto, helper
 
-from compilers import CompilerError, Limits, in_child
+from compilers import Artefact, CompilerError, Limits, PassingError, compile_segment, in_child, read_artefact, sandbox
+from graphs import from_proto
+from partition import Segment, load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +65,59 @@ def test_what_the_child_prints_goes_to_the_log_and_nowhere_else(
 def test_files_in_the_working_folder_are_not_imported(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("raise SystemExit('imported by mistake')")
     assert in_child(operator.add, 1, 1, limits=LIMITS, cwd=tmp_path) == 2
+
+
+def test_running_out_of_memory_may_pass() -> None:
+    with pytest.raises(PassingError, match="out of memory"):
+        in_child(bytearray, 1 << 62, limits=LIMITS)
+
+
+def segment() -> Segment:
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one", [next(ends)], [next(ends)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return Segment(
+        graph=from_proto(model), device=load_device("host"), processor="cpu", compiler="ort_cpu", precision="fp32"
+    )
+
+
+def test_an_artefact_that_lost_bytes_is_compiled_again(tmp_path: Path) -> None:
+    made = compile_segment(segment(), tmp_path, LIMITS)
+    content = made.main_file.read_bytes()
+    assert compile_segment(segment(), tmp_path, LIMITS) == made
+    made.main_file.write_bytes(content[:-1])
+    assert read_artefact(made.directory) is None
+    again = compile_segment(segment(), tmp_path, LIMITS)
+    assert again.main_file == made.main_file
+    assert len(again.main_file.read_bytes()) == len(content)
+
+
+def test_what_failed_does_not_take_the_place_of_what_another_run_published(tmp_path: Path) -> None:
+    made = compile_segment(segment(), tmp_path, LIMITS)
+    scratch = tmp_path / "scratch.tmp"
+    scratch.mkdir()
+    sandbox._take_place(scratch, made.directory)
+    assert read_artefact(made.directory) == made
+    assert not scratch.exists()
+
+
+def refused(*_: object, **__: object) -> Artefact:
+    raise CompilerError("no such operator")
+
+
+def test_a_refusal_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "in_child", refused)
+        with pytest.raises(CompilerError, match="no such operator"):
+            compile_segment(segment(), tmp_path, LIMITS)
+    with pytest.raises(CompilerError, match="no such operator"):
+        compile_segment(segment(), tmp_path, LIMITS)
+
+
+def test_on_a_full_disk_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "in_child", refused)
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(PassingError, match=r"the disk of .* was full .*no such operator"):
+            compile_segment(segment(), tmp_path, LIMITS)
+    assert compile_segment(segment(), tmp_path, LIMITS).main_file.exists()

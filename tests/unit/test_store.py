@@ -51,6 +51,13 @@ def test_a_row_of_another_schema_is_left_out(tmp_path: Path) -> None:
     assert read_rows(tmp_path) == {}
 
 
+def test_a_damaged_line_is_left_out_and_the_others_are_read(tmp_path: Path) -> None:
+    append_row(tmp_path, ROW)
+    path = tmp_path / OUTCOMES_FILE
+    path.write_bytes(b'\xff\x00garbage\n3\n{"key": []}\n' + path.read_bytes())
+    assert list(read_rows(tmp_path)) == ["k1"]
+
+
 def test_a_folder_that_cannot_be_made_names_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="--out"):

@@ -1,0 +1,47 @@
+"""How a command ends: its exit code and its one sentence."""
+
+from __future__ import annotations
+
+import errno
+from typing import NoReturn
+
+import pytest
+
+from compilers import get_compiler
+from experiments.arguments import exit_code
+from experiments.job import UserError
+
+
+def ending(error: BaseException) -> int:
+    def run() -> NoReturn:
+        raise error
+
+    return exit_code(run, refused=(UserError, KeyError), failed=ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("say how"), 2, "error: say how\n"),
+        (ZeroDivisionError("no way"), 1, "error: no way\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), 1,
+         "error: a/b cannot be used (No space left on device)\n"),
+        (PermissionError(errno.EACCES, "Permission denied"), 1, "error: the disk cannot be used (Permission denied)\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_is_one_sentence_and_a_code(
+    error: BaseException, code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(error) == code
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_fault_of_ours_stays_a_traceback() -> None:
+    with pytest.raises(FileNotFoundError):
+        ending(FileNotFoundError(errno.ENOENT, "No such file", "a"))
+
+
+def test_an_unknown_backend_is_a_sentence_without_quotes_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda: bool(get_compiler("corelm")), refused=KeyError) == 2
+    assert capsys.readouterr().err.startswith("error: unknown backend 'corelm'; did you mean 'coreml'?")
