@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING
 
 import torch
 import torchvision
-from hub_networks import CavaFace, DeepBox, OsNet
+from hub_networks import (
+    BlazeDetector,
+    BlazeLandmarks,
+    CavaFace,
+    DeepBox,
+    MobileFaceNet,
+    OsNet,
+    PoseNet,
+    SesrM5,
+    SrResNet,
+    Xlsr,
+)
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -108,18 +119,19 @@ def main(arguments: list[str]) -> int:
     folder, names = Path(arguments[0]), arguments[1:] or list(_MODELS)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        build, shape = _MODELS[name]
+        build, *shapes = _MODELS[name]
         torch.manual_seed(0)
-        _export(build().eval(), torch.rand(shape), folder / f"{name}.onnx")
+        _export(build().eval(), tuple(torch.rand(shape) for shape in shapes), folder / f"{name}.onnx")
         print(name, flush=True)
     return 0
 
 
-def _export(model: nn.Module, image: torch.Tensor, path: Path) -> None:
+def _export(model: nn.Module, images: tuple[torch.Tensor, ...], path: Path) -> None:
     # The fused attention of PyTorch exports to operators that no NPU compiler takes.
     torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        torch.onnx.export(model, (image,), str(path), input_names=["image"], opset_version=17, dynamo=False)
+        names = ["image", *(f"image{n}" for n in range(2, len(images) + 1))]
+        torch.onnx.export(model, images, str(path), input_names=names, opset_version=17, dynamo=False)
 
 
 def _tv(name: str) -> Callable[[], nn.Module]:
@@ -157,7 +169,10 @@ def _hugging_face(name: str, *, normalised: bool, **config: object) -> Callable[
 
 _IMAGE = (1, 3, 224, 224)
 _CLIP = (1, 3, 16, 112, 112)
-_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+_FACE = (1, 3, 112, 112)
+_SMALL = (1, 3, 128, 128)
+# How to build it, and the shape of each input.
+_MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]] = {
     "efficientnet_b0": (_tv("efficientnet_b0"), _IMAGE),
     "regnet": (_tv("regnet_x_3_2gf"), _IMAGE),
     "wideresnet50": (_tv("wide_resnet50_2"), _IMAGE),
@@ -190,6 +205,14 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "osnet": (lambda: Normalised(OsNet(), IMAGENET, 4), (1, 3, 256, 128)),
     "cavaface": (CavaFace, (1, 3, 112, 112)),
     "deepbox__vgg_3d_detection": (DeepBox, _IMAGE),
+    "xlsr": (Xlsr, _SMALL),
+    "sesr_m5": (SesrM5, _SMALL),
+    "srgan": (SrResNet, _SMALL),
+    "posenet_mobilenet": (PoseNet, (1, 3, 513, 257)),
+    "mobile_facenet": (MobileFaceNet, _FACE, _FACE),
+    "mediapipe_face__face_detector": (lambda: BlazeDetector(faces=True), (1, 3, 256, 256)),
+    "mediapipe_face__face_landmark_detector": (BlazeLandmarks, (1, 3, 192, 192)),
+    "mediapipe_pose__pose_detector": (lambda: BlazeDetector(faces=False), _SMALL),
     "swin_small": (_tv("swin_s"), _IMAGE),
     "swin_base": (_tv("swin_b"), _IMAGE),
 }  # fmt: skip

@@ -138,3 +138,239 @@ class DeepBox(nn.Module):
         found = self.features((torch.flip(image, [1]) - self.mean) / self.std).flatten(1)
         orientation = nn.functional.normalize(self.orientation(found).reshape(-1, 2, 2), dim=2)
         return orientation, self.confidence(found), self.dimension(found)
+
+
+class GroupBlock(nn.Sequential):
+    """Grouped 3x3 and point-wise convolution of XLSR."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(nn.Conv2d(width, width, 3, padding=1, groups=4), nn.ReLU(), nn.Conv2d(width, width, 1))
+
+
+class Xlsr(nn.Module):
+    """XLSR times 4 (Ayazoglu 2021): three grouped blocks, a convolved copy of the input joined on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.residual = nn.Conv2d(3, 16, 3, padding=1)
+        head = (nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 1))
+        self.body = nn.Sequential(*head, *(GroupBlock(32) for _ in range(3)))
+        self.tail = nn.Sequential(nn.Conv2d(48, 32, 1), nn.ReLU(), nn.Conv2d(32, 48, 3, padding=1))
+        self.end = nn.Sequential(nn.PixelShuffle(4), nn.Hardtanh(0, 1))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.end(self.tail(torch.cat((self.body(image), self.residual(image)), 1)))
+
+
+class LinearBlock(nn.Sequential):
+    """A wide and a point-wise convolution without anything between, as SESR is before it is collapsed."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        wide = nn.Conv2d(inputs, 256, kernel, padding=kernel // 2, bias=False)
+        super().__init__(wide, nn.Conv2d(256, outputs, 1))
+
+
+class SesrM5(nn.Module):
+    """SESR-M5 times 4 (Bhardwaj et al. 2021), not collapsed; the input repeated and added at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeat = nn.Conv2d(3, 48, 1)
+        self.first = LinearBlock(3, 16, 5)
+        self.blocks = nn.ModuleList(LinearBlock(16, 16, 3) for _ in range(5))
+        self.last = LinearBlock(16, 48, 5)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        first = x = torch.relu(self.first(image))
+        for block in self.blocks:
+            x = torch.relu(x + block(x))
+        return nn.functional.pixel_shuffle(self.last(x + first) + self.repeat(image), 4)
+
+
+class SrBlock(nn.Module):
+    """Residual block of SRResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(Unit(64, 64, 3, relu=False), nn.PReLU(), Unit(64, 64, 3, relu=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + x
+
+
+class SrResNet(nn.Module):
+    """The generator of SRGAN times 4 (Ledig et al. 2017)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 64, 9, padding=4), nn.PReLU())
+        self.body = nn.Sequential(*(SrBlock() for _ in range(16)), Unit(64, 64, 3, relu=False))
+        grow = [layer for _ in range(2) for layer in (nn.Conv2d(64, 256, 3, padding=1), nn.PixelShuffle(2), nn.PReLU())]
+        self.end = nn.Sequential(*grow, nn.Conv2d(64, 3, 9, padding=4), nn.Hardtanh(0, 1))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        first = self.first(image)
+        return self.end(first + self.body(first))
+
+
+class PoseNet(nn.Module):
+    """PoseNet on MobileNet-v1 (Papandreou et al. 2018) with an output stride of 16; the last blocks are dilated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU6()]
+        inputs = 32
+        for outputs, stride, dilation in (
+            (64, 1, 1), (128, 2, 1), (128, 1, 1), (256, 2, 1), (256, 1, 1), (512, 2, 1), *[(512, 1, 1)] * 5,
+            (1024, 1, 1), (1024, 1, 2),
+        ):  # fmt: skip
+            layers += [nn.Conv2d(inputs, inputs, 3, stride, dilation, dilation, inputs), nn.ReLU6()]
+            layers += [nn.Conv2d(inputs, outputs, 1), nn.ReLU6()]
+            inputs = outputs
+        self.body = nn.Sequential(*layers)
+        self.heads = nn.ModuleList(nn.Conv2d(1024, outputs, 1) for outputs in (17, 34, 32, 32))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.body(image * 2.0 - 1.0)
+        heat, *others = (head(x) for head in self.heads)
+        return torch.sigmoid(heat), *others
+
+
+class FaceUnit(nn.Module):
+    """Inverted residual of MobileFaceNet, ReLU6 after the first two convolutions."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = inputs * expansion
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6(),
+            nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6(),
+            nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+        self.skips = stride == 1 and inputs == outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x) if self.skips else self.body(x)
+
+
+class MobileFaceNet(nn.Module):
+    """MobileFaceNet (Chen et al. 2018) on two faces and their mirror images; one vector for each face."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [
+            nn.Conv2d(3, 64, 3, 2, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU6(),
+            nn.Conv2d(64, 64, 3, 1, 1, groups=64, bias=False), nn.BatchNorm2d(64), nn.ReLU(), Unit(64, 64),
+        ]  # fmt: skip
+        inputs = 64
+        for expansion, outputs, count, stride in (
+            (2, 64, 5, 2),
+            (4, 128, 1, 2),
+            (2, 128, 6, 1),
+            (4, 128, 1, 2),
+            (2, 128, 2, 1),
+        ):
+            layers += [
+                FaceUnit(inputs if n == 0 else outputs, outputs, stride if n == 0 else 1, expansion)
+                for n in range(count)
+            ]
+            inputs = outputs
+        layers += [nn.Conv2d(128, 512, 1, bias=False), nn.BatchNorm2d(512), nn.ReLU6()]
+        layers += [
+            nn.Conv2d(512, 512, 7, groups=512, bias=False),
+            nn.BatchNorm2d(512),
+            nn.Conv2d(512, 128, 1),
+            nn.BatchNorm2d(128),
+        ]
+        self.body = nn.Sequential(*layers, nn.Flatten())
+        self.register_buffer("mean", torch.tensor((0.485, 0.456, 0.406)).reshape(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor((0.229, 0.224, 0.225)).reshape(1, 3, 1, 1))
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        images = [(face - self.mean) / self.std for face in (first, second)]
+        found = self.body(torch.cat([view for image in images for view in (image, torch.flip(image, (-1,)))]))
+        return torch.stack((found[0:1] + found[1:2], found[2:3] + found[3:4]), 1).reshape(2, -1)
+
+
+class Blaze(nn.Module):
+    """Block of MediaPipe: depth-wise and point-wise convolution beside a skip that is pooled and widened by zeros."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, *, end: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        padding = kernel // 2 if stride == 1 else 0
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, inputs, kernel, stride, padding, groups=inputs), nn.Conv2d(inputs, outputs, 1)
+        )
+        self.pads = (0, 2, 0, 2) if kernel == 3 else (1, 2, 1, 2)
+        self.pool = nn.MaxPool2d(2) if stride == 2 else None
+        self.project = nn.Conv2d(inputs, outputs, 1) if kernel == 5 and stride == 2 else None
+        self.wider = 0 if self.project else outputs - inputs
+        self.end = end or nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = nn.functional.pad(x, self.pads) if self.pool else x
+        skip = self.pool(x) if self.pool else x
+        skip = self.project(skip) if self.project else skip
+        skip = nn.functional.pad(skip, (0, 0, 0, 0, 0, self.wider)) if self.wider else skip
+        return self.end(self.body(before) + skip)
+
+
+class BlazeDetector(nn.Module):
+    """Detector of faces (256 pixels, 16 numbers a box) or of people (128 pixels, 12 numbers a box) of MediaPipe."""
+
+    def __init__(self, *, faces: bool) -> None:
+        super().__init__()
+        kernel, widths, numbers = (3, (24, 24, 48, 96), 16) if faces else (5, (48, 64, 96, 128), 12)
+        counts = (7, 7, 7, 7) if faces else (3, 3, 6, 7)
+        layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 5, 2 if faces else 1, 0 if faces else 2), nn.ReLU()]
+        for stage, (width, count) in enumerate(zip(widths, counts, strict=True)):
+            layers += [Blaze(widths[stage - 1], width, kernel, 2)] if stage else []
+            layers += [Blaze(width, width, kernel) for _ in range(count)]
+        self.fine = nn.Sequential(*layers)
+        if faces:
+            self.coarse = nn.Sequential(
+                nn.ZeroPad2d((0, 2, 0, 2)), nn.Conv2d(96, 96, 3, 2, groups=96), nn.Conv2d(96, 96, 1), nn.ReLU()
+            )
+        else:
+            self.coarse = nn.Sequential(Blaze(128, 256, 5, 2), *(Blaze(256, 256, 5) for _ in range(6)))
+        self.numbers, self.first = numbers, (2, 2, 2, 2) if faces else (1, 2, 2, 2)
+        wide = 96 if faces else 256
+        self.boxes = nn.ModuleList((nn.Conv2d(widths[3], 2 * numbers, 1), nn.Conv2d(wide, 6 * numbers, 1)))
+        self.scores = nn.ModuleList((nn.Conv2d(widths[3], 2, 1), nn.Conv2d(wide, 6, 1)))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        fine = self.fine(nn.functional.pad(image, self.first))
+        scales = (fine, self.coarse(fine))
+        heads = ((self.boxes, self.numbers), (self.scores, 1))
+        return tuple(
+            head(x).permute(0, 2, 3, 1).reshape(1, -1, n)
+            for found, n in heads
+            for head, x in zip(found, scales, strict=True)
+        )
+
+
+class BlazeLandmarks(nn.Module):
+    """MediaPipe's 468 landmarks of a face and whether there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 2), nn.PReLU(16)]
+        inputs = 16
+        for outputs, stride in zip((16, 16, 32, 32, 32, 64, 64, 64, *[128] * 6), (1, 1, 2) * 4 + (1, 1), strict=True):
+            layers.append(Blaze(inputs, outputs, stride=stride, end=nn.PReLU(outputs)))
+            inputs = outputs
+        self.body = nn.Sequential(*layers)
+        self.points, self.flag = self._head(3, 1404), self._head(1, 1)
+
+    @staticmethod
+    def _head(blocks: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            *(Blaze(128, 128, stride=1 if n else 2, end=nn.PReLU(128)) for n in range(blocks)),
+            nn.Conv2d(128, 32, 1), nn.PReLU(32), Blaze(32, 32, end=nn.PReLU(32)), nn.Conv2d(32, outputs, 3),
+        )  # fmt: skip
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.body(nn.functional.pad(image, (0, 1, 0, 1)))
+        return torch.sigmoid(self.flag(x)).view(-1), self.points(x).view(-1, 468, 3) / 192

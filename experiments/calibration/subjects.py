@@ -46,6 +46,7 @@ ZOO_MODELS: Final = {
 RECIPES: Final = {"fp16": None, "int8": "int8", "w8a16": "w8a16"}
 _COMPONENT: Final = "__"  # <model>__<component>.onnx: "/" cannot stand in a file name
 _BATCHES: Final = 2
+_QUANTISER: Final = 2  # raise it when `graphs.quantise` writes another graph: the cache of `variant` has the old one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def variant(graph: Graph, precision: str, build: Path) -> Graph:
     if recipe is None:
         return graph
     data = Calibration.random(graph, _BATCHES, 0)
-    key = hashlib.sha256(f"{data.digest}:{version('onnxruntime')}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{data.digest}:{version('onnxruntime')}:{_QUANTISER}".encode()).hexdigest()[:12]
     path = build / f"{graph.name}-{graph.digest[:12]}" / f"{recipe}-{key}.onnx"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
