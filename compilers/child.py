@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import pickle
+import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from compilers.adapter import CompilerError, PassingError
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> NoReturn:
     """Answer one call and leave without the vendor's teardown, which may crash after good work."""
     faulthandler.enable()
+    _end_with_parent()
     function, args, answer = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
     value: object = None
     error: CompilerError | None = None
@@ -33,6 +38,12 @@ def main() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when its parent is killed, who could not do it then; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _one_line(error: Exception) -> str:

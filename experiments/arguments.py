@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import math
+import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Errors = type[Exception] | tuple[type[Exception], ...]
 
@@ -24,7 +26,8 @@ def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -
     Both print the error's sentence; an error of both kinds has failed, and so has a disk that cannot be used.
     """
     try:
-        return run()
+        with _terminated_as_interrupted():
+            return run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -38,6 +41,20 @@ def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -
         code, sentence = 1, f"{error.filename or 'the disk'} cannot be used ({error.strerror})"
     print(f"error: {sentence}", file=sys.stderr)
     return code
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """End on SIGTERM, with which `timeout` and CI end a command, as on Ctrl-C: children too, and results kept."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def names(text: str) -> tuple[str, ...]:

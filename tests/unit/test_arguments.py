@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 from typing import NoReturn
 
 import pytest
@@ -35,6 +37,17 @@ def test_what_went_wrong_is_one_sentence_and_a_code(
 ) -> None:
     assert ending(error) == code
     assert capsys.readouterr().err == sentence
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    assert exit_code(run, refused=UserError) == 130
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_fault_of_ours_stays_a_traceback() -> None:

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import psutil
 import pytest
 from onnx import TensorProto, helper
 
@@ -16,8 +22,9 @@ from graphs import from_proto
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+T = TypeVar("T")
 LIMITS = Limits(time_s=20.0)
 
 
@@ -52,6 +59,43 @@ def test_a_python_error_is_one_line_with_the_traceback_in_the_log() -> None:
 def test_leaving_without_an_answer_is_an_error() -> None:
     with pytest.raises(CompilerError, match="ended without an answer"):
         in_child(os._exit, 0, limits=LIMITS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_ends_with_its_parent(tmp_path: Path, number: int) -> None:
+    script = f"""
+import os, pathlib, time
+from compilers import Limits, in_child
+from tests_of_the_sandbox import sleep
+in_child(sleep, {str(tmp_path / "pid")!r}, limits=Limits(time_s=60))
+"""
+    (tmp_path / "tests_of_the_sandbox.py").write_text(
+        "import os, pathlib, time\n"
+        "def sleep(file):\n    pathlib.Path(file).write_text(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    parent = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path})
+    try:
+        child = int(eventually((tmp_path / "pid").read_text, until=str.isdecimal))
+        parent.send_signal(number)
+        parent.wait(20)
+        eventually(lambda: psutil.pid_exists(child) and psutil.Process(child).status(), until=lambda s: s in _ENDED)
+    finally:
+        parent.kill()
+
+
+_ENDED = (False, psutil.STATUS_ZOMBIE)
+
+
+def eventually(look: Callable[[], T], *, until: Callable[[T], bool]) -> T:
+    for _ in range(400):
+        with contextlib.suppress(OSError, psutil.Error):
+            found = look()
+            if until(found):
+                return found
+        time.sleep(0.05)
+    raise AssertionError("it did not come to that in 20 s")
 
 
 def test_what_the_child_prints_goes_to_the_log_and_nowhere_else(
