@@ -222,7 +222,7 @@ def _print_plan(
 ) -> None:
     best = [min(its, key=lambda row: row.measured_s) for its in _by_layer(rows)]
     segment = _segment(graph, precision, {row.layer.signature: row.proposal.tile for row in best}, nodes)
-    path = write_plan(Plan(graph_digest=graph.digest, segments=(segment,)), folder)
+    path = write_plan(Plan.of(graph, [segment]), folder)
     console.print(
         f"wrote the best measured tiles as the plan {path}: experiments.pareto ... --device {DEVICE} --plan {path}",
         highlight=False, markup=False,
