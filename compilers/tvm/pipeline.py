@@ -47,6 +47,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     """Build a segment for this machine's CPU; `version` keeps the cache of one TVM from another.
 
     `candidates` is the tiles that the sweep tries for each function, `trials` the schedules that MetaSchedule does.
+    With trials the sweep tries as many tiles, up to `_WIDE`: one costs a fifth of a trial, and finds more.
 
     Raises:
         CompilerError: TVM refused the graph or a tile, or compiles some function wrong in every way known here.
@@ -55,6 +56,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     imported = frontend.import_graph(segment.graph.proto())
     module, functions = frontend.fused(imported, target)
     calls = frontend.count_calls(module)
+    candidates = max(candidates, min(trials, _WIDE))
     names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
     asked = _asked(segment, module, functions)
@@ -142,5 +144,6 @@ def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision],
     return {name: apply(func, decisions[name], threads=threads) for name, func in functions.items()}
 
 
+_WIDE: Final = 16
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
 _SCHEDULE: Final = 5

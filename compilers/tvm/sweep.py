@@ -322,14 +322,16 @@ def _is_static(func: Any) -> bool:  # noqa: ANN401
 def shortest_s(calls: Sequence[Callable[[], object]]) -> list[float]:
     """Return the shortest of a few runs of each, in turns: what disturbs one disturbs all. All ran already once.
 
+    The clock is that of this thread: other processes take the CPU away for longer than most kernels run, and are to
+    decide nothing. Of a parallel kernel this thread has the largest share, and it waits awake for the others.
     It ends early where one is so much slower than another that no more runs are needed to tell.
     """
     shortest, spent, turns = [float("inf")] * len(calls), 0.0, 0
     while turns < _MIN_RUNS or spent < _MEASURE_S * len(calls):
         for i, call in enumerate(calls):
-            start = time.perf_counter()
+            start_s = time.thread_time()
             call()
-            took = time.perf_counter() - start
+            took = time.thread_time() - start_s
             shortest[i], spent = min(shortest[i], took), spent + took
         turns += 1
         if max(shortest) > _HOPELESS * min(shortest):

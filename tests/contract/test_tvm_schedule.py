@@ -1,8 +1,9 @@
-"""What a schedule does besides the tile: constant weights in its order, and shares of the work for threads."""
+"""What a schedule does besides its tile (weights in its order, shares for threads), and the clock of the sweep."""
 
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,6 +134,17 @@ def test_threads_share_rows_where_that_is_even_else_tiles(rows: int, threads: in
     *_, nest = [0, *(int(found) for found in re.findall(r"T\.parallel\(T?\.?(?:int64\()?(\d+)", scheduled.script()))]
     assert nest == shares
     np.testing.assert_array_equal(result(func, scheduled), result(func, schedule(func, tile(64), threads=1)))
+
+
+def test_time_that_others_take_the_cpu_for_is_not_a_kernels() -> None:
+    from compilers.tvm.sweep import shortest_s
+
+    def kernel(steps: int, waits_s: float) -> None:
+        time.sleep(waits_s)
+        sum(range(steps))
+
+    quick_s, slow_s = shortest_s([lambda: kernel(20_000, 0.01), lambda: kernel(200_000, 0)])
+    assert quick_s < min(slow_s, 0.01)
 
 
 @given(st.data())
