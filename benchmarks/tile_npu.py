@@ -32,7 +32,7 @@ FREE: Final = {
 }  # fmt: skip
 # The figures of the device files are those of the first half; the other halves show how much the error depends on it.
 HALVES: Final = (1, 2, 3)
-SWEPT: Final = 30
+SWEPT: Final = 130
 # The operators that no fit saw, for tests/unit/test_tile_validation.py.
 GOLDEN: Final = Path(__file__).parents[1] / "tests" / "golden" / "tile_operators.json"
 

@@ -95,22 +95,12 @@ class _Builder:
             shape = (layer.groups * layer.k, layer.c, *layer.kernel)
             return self.node(
                 "Conv", [value, self.weight(shape)], "y_op", group=groups, kernel_shape=layer.kernel,
-                pads=self.pads(), strides=layer.stride, dilations=layer.dilation,
+                pads=layer.all_pads, strides=layer.stride, dilations=layer.dilation,
             )  # fmt: skip
         if layer.kind == "matmul":
             shape = (layer.groups, layer.c, layer.k) if layer.groups > 1 else (layer.c, layer.k)
             return self.node("MatMul", [value, self.weight(shape)], "y_op")
         if layer.kind == "pool":
-            window = {"kernel_shape": layer.kernel, "strides": layer.stride, "pads": self.pads()}
+            window = {"kernel_shape": layer.kernel, "strides": layer.stride, "pads": layer.all_pads}
             return self.node(layer.op_type, [value], "y_op", **window)
         return self.node("Softmax", [value], "y_op", axis=-1)
-
-    def pads(self) -> tuple[int, ...]:
-        """Return top, left, bottom, right: the last two are what the output's size leaves."""
-        layer = self.layer
-        sizes = ((layer.y, layer.in_y), (layer.x, layer.in_x))
-        after = []
-        for axis, (out, inside) in enumerate(sizes):
-            span = layer.dilation[axis] * (layer.kernel[axis] - 1) + 1
-            after.append(max(0, (out - 1) * layer.stride[axis] + span - inside - layer.pads[axis]))
-        return (*layer.pads, *after)

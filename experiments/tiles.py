@@ -59,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         "--measure", type=int, default=None, metavar="N",
         help="also build MODEL with N tiles for each operator and time them on this machine's GPU through OpenCL",
     )  # fmt: skip
+    parser.add_argument(
+        "--build", type=int, default=0, metavar="N",
+        help="also build the N heaviest operators with these tiles, as OpenCL, CUDA, Metal and Hexagon HVX code, and "
+             "read static facts from it",
+    )  # fmt: skip
     parser.add_argument("--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
                         help="give a symbolic dimension its size, may be repeated")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")

@@ -57,6 +57,7 @@ class Options:
     vtcm_mb: float | None
     simulate: bool
     measure: int | None
+    build: int
     bindings: Sequence[tuple[str, int]]
     out: Path
 
@@ -101,6 +102,9 @@ def run(options: Options) -> int:
             written += ", memory.csv"
         told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
         console.print(told, highlight=False, markup=False)
+    if options.build:
+        _build(options, request, crossings, console)
+        written += ", artefacts.csv"
     console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
     if options.measure is not None:
         from experiments.tiles_measure import measure
@@ -117,7 +121,20 @@ def run(options: Options) -> int:
     return 0
 
 
+def _build(options: Options, request: _Request, crossings: Sequence[Crossing], console: Console) -> None:
+    from experiments.tiles_build import Targets, build
+
+    targets = Targets(
+        gpu=options.gpu, gpu_precision=options.precision, npu=options.npu,
+        npu_precision=options.npu_precision or options.precision,
+    )  # fmt: skip
+    heaviest = sorted(crossings, key=lambda c: -c.layer.macs * c.count)[: options.build]
+    build(heaviest, request.gpu, targets, options.objective, request.folder, console)
+
+
 def _check(options: Options) -> _Request:
+    if options.build < 0:
+        raise UserError(f"--build {options.build} is no number of operators; give 0 or more")
     if options.objective not in ("latency", "energy"):
         raise UserError(f"unknown objective {options.objective!r}; use latency or energy")
     if options.model is not None and options.operators:

@@ -43,7 +43,7 @@ def best_tiles(graph: Graph, gpu: GpuMachine, objective: str) -> tuple[Tile, ...
     tiles = []
     for layer in kernel_layers(graph):
         if layer.signature not in known:
-            known[layer.signature] = _best(layer, gpu, objective)
+            known[layer.signature] = buildable_tile(layer, gpu, objective)
         found = known[layer.signature]
         if found is not None:
             tiles.append(Tile(node=layer.name, sizes=found.sizes))
@@ -63,7 +63,8 @@ def kernel_space(layer: Layer, gpu: GpuMachine) -> GpuSpace:
     return dataclasses.replace(space, staged=(False,)) if grouped else space
 
 
-def _best(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
+def buildable_tile(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
+    """Return the best tile that a kernel can be written with, None where there is none."""
     try:
         return search_gpu(layer, gpu, kernel_space(layer, gpu), objective=objective).tile
     except TileError:

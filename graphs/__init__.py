@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from graphs import zoo
     from graphs.error import OutputError, Verdict, compare
     from graphs.feeds import random_inputs
+    from graphs.one_node import single
     from graphs.onnx_io import from_proto, load, save
     from graphs.quantisation import Calibration, layer_errors, quantise
     from graphs.quantisation.mixing import Mixer, Mixture, float_form
@@ -35,6 +36,7 @@ _LAZY = {
     "random_inputs": "graphs.feeds",
     "rewrite_of": "graphs.rewrite",
     "save": "graphs.onnx_io",
+    "single": "graphs.one_node",
     "unused_inputs": "graphs.submodel",
 }
 
@@ -58,6 +60,7 @@ __all__ = [
     "random_inputs",
     "rewrite_of",
     "save",
+    "single",
     "unused_inputs",
     "zoo",
 ]

@@ -9,14 +9,16 @@ Needs: apache-tvm with an apache-tvm-ffi that can serialise its IR (`_FFI_PINS`)
     check of the whole model). For this machine's GPU pyopencl (extra opencl); for PTX cuda-bindings (extra cuda).
 Artefacts: model.so (without a C++ compiler: model.vm and code*.ll, which load in seconds), functions.json (how
     each fused function was built, and its time), placement.json. For another machine model.so where its linker is
-    on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files. For a GPU also the source
-    of its kernels (kernels.cl, .metal, .cu; kernels.ptx where NVRTC is installed) and kernels.json with the tile of
-    each function and the static facts of each kernel; for this machine's GPU program.json and weights.npz, the order
-    of the calls and the constants, because the wheel of TVM has no runtime for OpenCL.
+    on the PATH (ld.lld, or aarch64-linux-gnu-gcc), else model.tar with its object files, and static facts of the code
+     in functions.json. For a GPU also the source of its kernels (kernels.cl, .metal, .cu; kernels.ptx where NVRTC is
+     installed) and kernels.json with the tile of each function and the static facts of each kernel; for this machine's
+     GPU program.json and weights.npz, the order of the calls and the constants, because the wheel of TVM has no runtime
+     for OpenCL.
 Environment: EDGEFRONTIER_CACHE, the folder of the tile cache (default ~/.cache/edgefrontier); TVM_NUM_THREADS is
     set from the option `threads`, because TVM's own default is one thread.
 
-Tiles of a segment: on a CPU the fields of `tiles.TileConfig`, on a GPU those of `partition.tile.GpuTile`, for the
+Tiles of a segment: on a CPU or a vector unit the fields of `tiles.TileConfig`, or the x, y, k and c of
+    `partition.tile.NpuTile`, which become an outer block; on a GPU the fields of `partition.tile.GpuTile`; for the
     function that holds the node.
 Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2), `tune`
     (schedules that MetaSchedule tries for each function that the sweep leaves slow, default 0: none; a trial takes
@@ -345,6 +347,7 @@ def _row(name: str, decision: Decision, built: Built) -> dict[str, Any]:
         "time_s": decision.time_s,
         "reason": decision.reason,
         "miscompiled": list(decision.miscompiled),
+        "code": dict(built.code.get(name, {})),
     }
 
 

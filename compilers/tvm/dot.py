@@ -22,11 +22,15 @@ BYTES: Final = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Dot:
-    """A family of instructions: LLVM's name by number of lanes, and the type of the data; weights are int8."""
+    """A family of instructions: LLVM's name by number of lanes, and the type of the data; weights are int8.
+
+    `words` tells that LLVM types the operands as 32-bit lanes instead of bytes.
+    """
 
     name: str
     data: str
     llvm: tuple[tuple[int, str], ...]
+    words: bool = False
 
     @property
     def lanes(self) -> tuple[int, ...]:
@@ -40,11 +44,14 @@ _VNNI512: Final = Dot(
 )
 _VNNI: Final = Dot(name="vnni", data="uint8", llvm=_VNNI512.llvm[1:])
 _SDOT: Final = Dot(name="sdot", data="int8", llvm=((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
+# HVX vectors of 128 bytes: unsigned data times signed weights.
+_VRMPY: Final = Dot(name="vrmpy", data="uint8", llvm=((32, "llvm.hexagon.V6.vrmpybusv.acc.128B"),), words=True)
 # The first whose features a target has is the one it gets.
 _FEATURES: Final = (
     (("avx512vnni", "avx512vl"), _VNNI512),
     (("avxvnni",), _VNNI),
     (("dotprod",), _SDOT),
+    (("hvx-length128b",), _VRMPY),
 )
 _FAMILIES: Final = {dot.name: dot for _, dot in _FEATURES}
 
@@ -64,7 +71,7 @@ def intrinsic(dot: Dot, lanes: int) -> str:
     """Return the name of the TVM intrinsic for one width, registered on first use."""
     name = f"edgefrontier.{dot.name}.{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        TensorIntrin.register(name, _meaning(dot.data, lanes), _code(dot.data, lanes, dict(dot.llvm)[lanes]))
+        TensorIntrin.register(name, _meaning(dot.data, lanes), _code(dot, lanes))
     return name
 
 
@@ -87,9 +94,10 @@ def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
     return meaning
 
 
-def _code(data: str, lanes: int, llvm: str) -> Any:  # noqa: ANN401
-    number = tvm.target.codegen.llvm_lookup_intrinsic_id(llvm)
-    wide = lanes * 4
+def _code(dot: Dot, lanes: int) -> Any:  # noqa: ANN401
+    number = tvm.target.codegen.llvm_lookup_intrinsic_id(dict(dot.llvm)[lanes])
+    data, wide = dot.data, lanes * 4
+    operand = f"int32x{lanes}" if dot.words else f"int8x{wide}"
 
     @tirx.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def code(
@@ -105,9 +113,9 @@ def _code(data: str, lanes: int, llvm: str) -> Any:  # noqa: ANN401
                 c.vload([0], dtype=f"int32x{lanes}"),
                 tirx.reinterpret(
                     tirx.broadcast(tirx.reinterpret(a.vload([0], f"{data}x4"), dtype="int32"), lanes),
-                    dtype=f"int8x{wide}",
+                    dtype=operand,
                 ),
-                b.vload([0, 0], dtype=f"int8x{wide}"),
+                tirx.reinterpret(b.vload([0, 0], dtype=f"int8x{wide}"), dtype=operand),
                 dtype=f"int32x{lanes}",
             )
 

@@ -52,6 +52,15 @@ class Split:
         return {name: _host(func, self.functions) for name, func in hosts.items()}
 
 
+def read_function(name: str, func: Any) -> GpuKernel:  # noqa: ANN401
+    """Return the facts of a function without threads, as one kernel of one thread.
+
+    Raises:
+        NotImplementedError: it has a statement that scheduled functions have not.
+    """
+    return _Reader({}).read(name, func)
+
+
 def _is_device(func: Any) -> bool:  # noqa: ANN401
     return bool(func.attrs and "tirx.kernel_launch_params" in func.attrs)
 

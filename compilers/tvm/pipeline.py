@@ -12,11 +12,13 @@ from compilers.adapter import CompilerError
 from compilers.tvm import foreign, frontend, library
 from compilers.tvm.cache import Decision, TileCache
 from compilers.tvm.dot import dot_of
+from compilers.tvm.gpu_facts import Split
 from compilers.tvm.nodes import tiles_by_function
 from compilers.tvm.schedule import analyse
 from compilers.tvm.sweep import Sweep, apply
 from compilers.tvm.targets import cpu_of, host_target, reference_target, registers_of, target_of
-from compilers.tvm.tiles import TileConfig, refusal
+from compilers.tvm.tiles import TileConfig, blocked, refusal
+from compilers.tvm.vector_facts import code_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,7 @@ class Built:
 
     `check` is what can be run here to check the model: the executable itself, or for another machine the same
     schedules built for this one. `integer_macs` counts the multiply-adds of a Q/DQ graph that are computed in
-    integers. `facts` describe the target.
+    integers. `facts` describe the target, and `code` the code of each function of another machine.
     """
 
     executable: Any
@@ -41,6 +43,7 @@ class Built:
     nodes: Mapping[str, list[list[str]]]
     integer_macs: int
     facts: tuple[tuple[str, str], ...]
+    code: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
 
 
 def build(segment: Segment, version: str, *, threads: int, candidates: int, trials: int = 0) -> Built:
@@ -59,7 +62,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     candidates = max(candidates, min(trials, _WIDE))
     names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
-    asked = _asked(segment, module, functions)
+    asked = _asked(segment, module, functions, target)
     free = {name: func for name, func in functions.items() if name not in asked}
     decisions = sweep.decide(free, calls) | asked
     tuned = _as_decided(functions, decisions, threads)
@@ -93,44 +96,61 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
     imported = frontend.import_graph(segment.graph.proto())
     integer_macs = int(imported.attrs[frontend.INTEGER_MACS])
     module, functions = frontend.fused(imported, target)
-    asked = _asked(segment, module, functions)
+    asked = _asked(segment, module, functions, target)
     free = {name: func for name, func in functions.items() if name not in asked}
     decisions = foreign.decide(free, target, threads=threads) | asked
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
     alike = not (integer_macs and dot_of(target))
-    registers = registers_of(target)
+    registers, triple, split = registers_of(target), str(target.attrs["mtriple"]), Split()
+    executable = library.assemble(module, tuned, {}, target, here, instruments=[split])
     return Built(
-        executable=library.assemble(module, tuned, {}, target, here),
+        executable=executable,
         check=library.assemble(module, tuned, {}, here, here) if alike else _plain(imported, here, threads),
-        triple=str(target.attrs["mtriple"]),
+        triple=triple,
         decisions=decisions,
         calls=frontend.count_calls(module),
         nodes=frontend.nodes_of(module),
         integer_macs=integer_macs,
+        code=code_facts(executable, split, triple),
         facts=(
             ("mcpu", cpu_of(target)),
-            ("mtriple", str(target.attrs["mtriple"])),
+            ("mtriple", triple),
             ("schedules", f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"),
             ("checked", f"on this machine's code generator, with {'the same' if alike else 'other'} schedules"),
         ),
     )
 
 
-def _asked(segment: Segment, module: Any, functions: Mapping[str, Any]) -> dict[str, Decision]:  # noqa: ANN401
+def _asked(segment: Segment, module: Any, functions: Mapping[str, Any], target: Any) -> dict[str, Decision]:  # noqa: ANN401
     """Return the decisions that the segment's tiles come to.
 
     Raises:
         CompilerError: a tile is not for one of the functions, or not legal there.
     """
     found = {}
-    for name, tile in tiles_by_function(segment, module, functions, TileConfig).items():
+    for name, asked in tiles_by_function(segment, module, functions, _tile).items():
         nest = analyse(functions[name])
-        reason = refusal(tile, nest) if nest else "it has no reduction"
+        if nest is None:
+            raise CompilerError(f"the plan's tile {asked} cannot be built for {name}: it has no reduction")
+        tile = asked if isinstance(asked, TileConfig) else blocked(nest, registers_of(target), asked)
+        reason = refusal(tile, nest)
         if reason is not None:
             raise CompilerError(f"the plan's tile {tile} cannot be built for {name}: {reason}")
         found[name] = Decision(build="tiled", config=tile, reason="asked for by the plan")
     return found
+
+
+def _tile(**sizes: Any) -> TileConfig | tuple[int, int, int]:  # noqa: ANN401
+    """Read the fields of a register tile, or the rows, columns and channels of an NPU's tile, which becomes a block.
+
+    Sums stay in registers whatever the tile's input channels `c` are.
+    """
+    if sizes.keys() != {"x", "y", "k", "c"}:
+        return TileConfig(**sizes)
+    if min(sizes.values()) < 1:
+        raise ValueError("every size must be at least 1")
+    return sizes["y"], sizes["x"], sizes["k"]
 
 
 def _plain(imported: Any, target: Any, threads: int) -> Any:  # noqa: ANN401

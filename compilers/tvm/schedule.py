@@ -128,12 +128,13 @@ class Parts:
             channels=shape[-1],
             columns=shape[-2] if len(shape) > 1 else 1,
             rows=math.prod(shape[:-2]),
+            lines=shape[-3] if len(shape) > 2 else 1,
             reduction=math.prod(extents),
             input_channels=data[0][-1] if data[0] else 1,
             padded=self.pad() is not None and not dot,
             shared=len(data) > 1 and extents[-1] > 1,
             weight_bytes=_item_bytes(block.reads[-1].source.dtype),
-            most_lanes=dots.family(dot).lanes[0] if dot else None,
+            dot_lanes=dots.family(dot).lanes if dot else (),
         )
 
     def dot(self) -> str | None:
@@ -242,7 +243,16 @@ def _split_output(sch: Any, anchor: Any, config: TileConfig) -> tuple[list[Any],
     if outer:
         outer[-1], column = sch.split(outer[-1], [None, config.columns])
         inner.insert(0, column)
-    return ([channel_block, *outer] if config.channels_outer else [*outer, channel_block]), inner
+    within: list[Any] = []
+    if config.block is not None:
+        rows, columns, channels = config.block
+        sizes = ([rows] if len(outer) > 1 else []) + ([columns // config.columns] if outer else [])
+        for at, size in zip(range(len(outer) - len(sizes), len(outer)), sizes, strict=True):
+            outer[at], part = sch.split(outer[at], [None, size])
+            within.append(part)
+        channel_block, part = sch.split(channel_block, [None, channels // config.channels])
+        within.append(part)
+    return [*([channel_block, *outer] if config.channels_outer else [*outer, channel_block]), *within], inner
 
 
 def _name(sch: Any, block: Any) -> str:  # noqa: ANN401

@@ -23,7 +23,8 @@ class TileConfig:
 
     `channels` divides the last axis of the output, `columns` the one before it. `inline_pad` computes the
     padding inside the nest, else it is a pass of its own. `channels_outer` walks all positions for one block
-    of channels (the weights stay in the cache), else all channels for one position.
+    of channels (the weights stay in the cache), else all channels for one position. `block` are rows, columns and
+    channels of an outer tile, all of whose register tiles come before those of the next; None: there is none.
     """
 
     channels: int
@@ -31,6 +32,7 @@ class TileConfig:
     lanes: int
     inline_pad: bool = False
     channels_outer: bool = False
+    block: tuple[int, int, int] | None = None
 
     @property
     def vectors(self) -> int:
@@ -49,17 +51,19 @@ class TileConfig:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
         """Read what `to_json` wrote; raises TypeError for anything else."""
-        return cls(**fields)
+        block = fields.get("block")
+        return cls(**fields | {"block": None if block is None else tuple(block)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Nest:
     """What of a reduction nest decides its tiles; extents in elements.
 
-    `columns` is the output axis before the channels (1 when there is none), `rows` everything before that.
+    `columns` is the output axis before the channels (1 when there is none), `rows` everything before that and `lines`
+    the one of those before the columns.
     `shared` tells that a load of the data serves all channels (a convolution or a matrix product), unlike a
     depthwise convolution or a pool. `weight_bytes` is the size of one weight, and
-    `most_lanes` the width of the instruction when it is not the vector unit's.
+    `dot_lanes` are the widths of the instruction when it is not the vector unit's, the widest first.
     """
 
     channels: int
@@ -70,7 +74,8 @@ class Nest:
     padded: bool
     shared: bool
     weight_bytes: int = 4
-    most_lanes: int | None = None
+    lines: int = 1
+    dot_lanes: tuple[int, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -109,6 +114,25 @@ def uneven(iterations: int, threads: int) -> float:
     return -(-iterations // threads) * threads / iterations
 
 
+def blocked(nest: Nest, registers: Registers, sizes: tuple[int, int, int]) -> TileConfig:
+    """Return the best register tile within an outer tile of rows, columns and channels.
+
+    Each size is rounded down to one that comes out even: a rest would be a condition around the vectors. Channels are
+    whole dot products.
+    """
+    unit = nest.dot_lanes[-1] if nest.dot_lanes else 1
+    rows, columns = _even(sizes[0], nest.lines), _even(sizes[1], nest.columns)
+    channels = unit * _even(sizes[2] // unit, nest.channels // unit)
+    inside = dataclasses.replace(nest, rows=nest.rows // nest.lines * rows, columns=columns, channels=channels)
+    tile = candidates(inside, registers, 1)[0]
+    outer = _fitted(dataclasses.replace(tile, channels=channels), nest, 1).channels_outer
+    return dataclasses.replace(tile, channels_outer=outer, block=(rows, columns, channels))
+
+
+def _even(size: int, extent: int) -> int:
+    return max(d for d in _divisors(extent) if d <= max(1, size))
+
+
 def refusal(tile: TileConfig, nest: Nest) -> str | None:
     """Return why the schedule cannot build the tile for the nest, or None."""
     if min(tile.channels, tile.columns, tile.lanes) < 1:
@@ -119,14 +143,18 @@ def refusal(tile: TileConfig, nest: Nest) -> str | None:
         return f"columns must divide the {nest.columns} of the output"
     if tile.inline_pad and not nest.padded:
         return "there is no padding to compute inside"
-    if nest.most_lanes and tile.lanes not in (widths := _dot_widths(nest.most_lanes)):
-        return f"the dot-product instruction has {' or '.join(map(str, widths))} lanes"
+    if nest.dot_lanes and tile.lanes not in nest.dot_lanes:
+        return f"the dot-product instruction has {' or '.join(map(str, nest.dot_lanes))} lanes"
+    return _block_refusal(tile.block, tile, nest) if tile.block else None
+
+
+def _block_refusal(block: tuple[int, int, int], tile: TileConfig, nest: Nest) -> str | None:
+    extents, steps = (nest.lines, nest.columns, nest.channels), (1, tile.columns, tile.channels)
+    uneven = any(size < 1 or extent % size or size % step
+                 for size, extent, step in zip(block, extents, steps, strict=True))  # fmt: skip
+    if uneven:
+        return f"the block {block} is not of whole register tiles that divide the output's {extents}"
     return None
-
-
-def _dot_widths(most: int) -> tuple[int, ...]:
-    """List the lanes of a family of dot products: every power of two from a vector of 128 bits up."""
-    return tuple(lanes for lanes in (16, 8, 4) if lanes <= most)
 
 
 def _fitted(tile: TileConfig, nest: Nest, threads: int) -> TileConfig:
@@ -155,7 +183,7 @@ def _alternatives(best: TileConfig, nest: Nest) -> list[TileConfig]:
 
 
 def _tiles(nest: Nest, registers: Registers) -> list[TileConfig]:
-    lanes = _lanes(nest.channels, min(registers.lanes, nest.most_lanes or registers.lanes))
+    lanes = _lanes(nest.channels, min((registers.lanes, *nest.dot_lanes[:1])))
     channels = [c for c in _divisors(nest.channels) if c % lanes == 0 and c <= lanes * _MAX_VECTORS]
     tiles = [
         TileConfig(channels=c, columns=w, lanes=lanes)

@@ -87,6 +87,15 @@ class Layer:
         )
 
     @property
+    def all_pads(self) -> tuple[int, int, int, int]:
+        """Padding as ONNX has it: top, left, and bottom and right as far as the windows reach."""
+        after = [
+            (out - 1) * self.stride[i] + self.dilation[i] * (self.kernel[i] - 1) + 1 - inside - self.pads[i]
+            for i, (out, inside) in enumerate(((self.y, self.in_y), (self.x, self.in_x)))
+        ]
+        return (*self.pads, max(0, after[0]), max(0, after[1]))
+
+    @property
     def per_channel(self) -> bool:
         """Tell whether an output channel reads its own input channel only."""
         return self.kind in (DEPTHWISE, POOL, NORM)

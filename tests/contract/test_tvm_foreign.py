@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
 from compilers.tvm.elf import machine_of
 from graphs import Calibration, Graph, from_proto, quantise
-from partition import Device, Segment, load_device
+from partition import Device, Segment, Tile, load_device
 
 TVM = get_compiler("tvm")
 HOST = load_device("host")
@@ -28,6 +28,7 @@ BOARD = load_device("qcs6490")  # Linux, so that its libraries load under qemu-u
 LIMITS = Limits(time_s=300)
 DRIVER = Path(__file__).parent / "native" / "call_kernel.c"
 CROSS_GCC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+ZIG, HEXAGON = shutil.which("zig"), shutil.which("qemu-hexagon")
 SYSTEM = os.environ.get("QEMU_LD_PREFIX", "/usr/aarch64-linux-gnu")
 
 pytestmark = pytest.mark.skipif(not TVM.available(Action.COMPILE, HOST, "cpu"), reason="TVM does not work here")
@@ -62,9 +63,12 @@ def graph_in(precision: str) -> Graph:
     return quantise(graph, "int8", Calibration.random(graph, 2, 0)) if precision == "int8" else graph
 
 
-def compiled(device: Device, processor: str, folder: Path, precision: str = "fp32") -> Artefact:
-    graph = graph_in(precision)
-    segment = Segment(graph=graph, device=device, processor=processor, compiler="tvm", precision=precision)
+def compiled(
+    device: Device, processor: str, folder: Path, precision: str = "fp32", tiles: tuple[Tile, ...] = ()
+) -> Artefact:
+    segment = Segment(
+        graph=graph_in(precision), device=device, processor=processor, compiler="tvm", precision=precision, tiles=tiles
+    )
     return compile_segment(segment, folder, LIMITS)
 
 
@@ -111,6 +115,74 @@ def test_scheduled_functions_use_hexagons_vectors() -> None:
     scheduled = {name: apply(func, decisions[name], threads=1) for name, func in functions.items()}
     (built,) = [library for _, library in build_modules(scheduled, target)]
     assert re.search(r"vmpy\(v\d+\.sf,v\d+\.sf\)", built.inspect_source("asm"))
+
+
+@pytest.mark.parametrize(("precision", "product_bytes"), [("fp32", 4), ("int8", 1)])
+def test_an_npu_tile_becomes_blocks_of_the_vector_units_loops_and_its_code_is_counted(
+    tmp_path: Path, precision: str, product_bytes: int
+) -> None:
+    """The tile's 8 of 12 rows come down to 6; sums of 32 lanes, whatever the bytes of what is multiplied."""
+    tile = Tile(node="Conv_c", sizes=(("x", 6), ("y", 8), ("k", 32), ("c", 8)))
+    artefact = compiled(PHONE, "hvx", tmp_path, precision, (tile,))
+    assert float(artefact.fact("relative_error")) < 1e-5
+    rows = json.loads((artefact.directory / "functions.json").read_text())
+    (row,) = (row for row in rows if row["reason"] == "asked for by the plan")
+    assert row["config"]["block"] == [6, 6, 32]
+    code = row["code"]
+    assert code["vector_bytes"] == 128
+    # 12 x 12 positions, 9 taps; 8 channels, of which vrmpy takes 4 at once: a vector of weights for each step.
+    steps = 12 * 12 * 9 * (2 if precision == "int8" else 8)
+    data_loads = 1 if product_bytes == 1 else steps  # bytes are broadcast from the padded copy
+    assert code["loads"] >= steps + data_loads
+    assert code["vector_instructions"] > code["vector_products"] > 0
+    assert code["stack_bytes"] > 0
+
+
+def test_a_tile_of_neither_kind_is_refused(tmp_path: Path) -> None:
+    for sizes, reason in (((("x", 6), ("y", 0), ("k", 32), ("c", 8)), "every size must be at least 1"),
+                          ((("x", 6), ("y", 4)), "none of this processor")):  # fmt: skip
+        with pytest.raises(CompilerError, match=reason):
+            compiled(PHONE, "hvx", tmp_path, tiles=(Tile(node="Conv_c", sizes=sizes),))
+
+
+@pytest.mark.skipif(not (ZIG and HEXAGON), reason="needs qemu-hexagon, and zig for a C library of Hexagon's")
+def test_integer_functions_on_hexagon_vectors_compute_the_same_under_qemu(tmp_path: Path) -> None:
+    """The oldest vectors that QEMU 7.2 knows have no floats, so the float functions are not tried."""
+    import tvm
+    import tvm_ffi.libinfo
+
+    from compilers.tvm import foreign, frontend
+    from compilers.tvm.sweep import _rounds, apply, arguments_of, values_agree
+    from compilers.tvm.targets import host_target, reference_target, target_of
+
+    ids = {**PHONE.processor("hvx").ids["tvm"], "mcpu": "hexagonv67", "mattr": "+hvxv67,+hvx-length128b"}
+    old = dataclasses.replace(PHONE, processors=(dataclasses.replace(PHONE.processor("hvx"), ids={"tvm": ids}),))
+    target = target_of(old, "hvx")
+    module = frontend.fuse(frontend.import_graph(graph_in("int8").proto()), target)
+    functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    decisions = foreign.decide(functions, target, parallel=False)
+    includes = [f"-I{tvm_ffi.libinfo.find_include_path()}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
+    dots = 0
+    for name, func in functions.items():
+        built = tvm.tirx.build(
+            tvm.IRModule({name: apply(func, decisions[name], parallel=False).with_attr("global_symbol", name)}),
+            target=target,
+        )
+        built.write_to_file(str(tmp_path / "kernel.o"), "o")
+        assert machine_of(tmp_path / "kernel.o") == "hexagon"
+        dots += "vrmpy" in built.inspect_source("asm")
+        command = [str(ZIG), "cc", "-target", "hexagon-linux-musl", "-mcpu=hexagonv67", "-static", "-O1", *includes,
+                   f"-DLINKED=__tvm_ffi_{name}", str(DRIVER), str(tmp_path / "kernel.o"),
+                   "-o", str(tmp_path / "driver")]  # fmt: skip
+        subprocess.run(command, check=True)
+        expected = arguments_of(func)
+        tvm.tirx.build(
+            tvm.IRModule({name: func.with_attr("global_symbol", name)}), target=reference_target(host_target())
+        )[name](*expected)
+        command = [str(HEXAGON), "-cpu", "v67", str(tmp_path / "driver")]
+        found = _emulated(command, "", name, [a.numpy() for a in arguments_of(func)], tmp_path)
+        assert all(values_agree(e.numpy(), f, rounds=_rounds(func)) for e, f in zip(expected, found, strict=True)), name
+    assert dots == 2
 
 
 def test_code_for_this_machine_in_place_of_hexagons_is_caught(tmp_path: Path) -> None:
@@ -179,14 +251,19 @@ def _disassembled(library: Path) -> str:
 def _under_qemu(
     driver: Path, library: Path, name: str, arrays: list[np.ndarray[Any, Any]], folder: Path
 ) -> list[np.ndarray[Any, Any]]:
+    return _emulated([str(QEMU), "-L", SYSTEM, str(driver)], str(library), name, arrays, folder)
+
+
+def _emulated(
+    emulator: list[str], library: str, name: str, arrays: list[np.ndarray[Any, Any]], folder: Path
+) -> list[np.ndarray[Any, Any]]:
     words = []
     for index, array in enumerate(arrays):
         path = folder / f"{name}.{index}"
         path.write_bytes(array.tobytes())
         code = {"i": 0, "u": 1, "f": 2}[array.dtype.kind]
         words += [str(path), *(str(n) for n in (code, array.dtype.itemsize * 8, array.ndim, *array.shape))]
-    command = [str(QEMU), "-L", SYSTEM, str(driver), str(library), f"__tvm_ffi_{name}", *words]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run([*emulator, library, f"__tvm_ffi_{name}", *words], check=True, timeout=120)
     return [
         np.frombuffer((folder / f"{name}.{i}").read_bytes(), a.dtype).reshape(a.shape) for i, a in enumerate(arrays)
     ]

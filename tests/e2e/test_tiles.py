@@ -120,6 +120,30 @@ def test_tiles_are_timed_on_the_opencl_device_and_the_best_becomes_a_row_of_the_
         assert row["cosine"] > 0.999999
 
 
+@pytest.mark.skipif(
+    not get_compiler("tvm").available(Action.COMPILE, load_device("sm8650"), "gpu"), reason="TVM does not work here"
+)
+def test_the_same_tiles_are_built_in_four_languages_and_their_code_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operators = ("conv2d:c=16,k=32,y=12,x=12,f=3", "softmax:m=8,k=8")
+    asked = [word for text in operators for word in ("--op", text)]
+    assert main([*asked, "--npu-precision", "int8", "--build", "2", "--out", str(tmp_path)]) == 0
+    (text,) = tmp_path.glob("tiles-*/artefacts.csv")
+    rows = {(r["operator"], r["target"]): r for r in csv.DictReader(text.read_text().splitlines())}
+    assert {target for _, target in rows} == {"opencl", "cuda", "metal", "hexagon hvx"}
+    assert {r["reason"] for (name, _), r in rows.items() if "softmax" in name} == {"Softmax is several kernels"}
+    for target in ("opencl", "cuda", "hexagon hvx"):
+        row = rows[operators[0], target]
+        assert row["reason"] == ""
+        # Every output is stored, at most a vector of 128 bytes at a time.
+        assert int(row["loads"]) > int(row["stores"]) >= 12 * 12 * 32 * 2 // 128
+    vectors = rows[operators[0], "hexagon hvx"]
+    assert (vectors["precision"], vectors["vector_bytes"]) == ("int8", "128")
+    assert 0 < int(vectors["vector_products"]) < int(vectors["vector_instructions"])
+    assert "not built: norm 8 1x8" in capsys.readouterr().out
+
+
 def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(small_model(tmp_path / "small.onnx"))
     assert main([path, "--gpu", "sm8550", "--out", str(tmp_path)]) == 0
@@ -154,6 +178,7 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.Cap
         (["--op", "matmul:m=4,c=4,k=4", "--measure", "2"], "--measure builds a whole MODEL"),
         (["squeezenet1_1", "--measure", "0"], "give at least 1"),
         (["--op", "matmul:m=4,c=4,k=4", "--vtcm-mb", "0"], "give more than 0"),
+        (["--op", "matmul:m=4,c=4,k=4", "--build", "-1"], "give 0 or more"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(

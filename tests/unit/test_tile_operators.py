@@ -58,3 +58,23 @@ def test_attention_is_a_batch_of_products_and_spans() -> None:
     kinds = {(layer.kind, layer.op_type) for layer in layers}
     assert {("matmul", "MatMul"), ("norm", "Softmax"), ("norm", "LayerNormalization"), ("conv", "Conv")} <= kinds
     assert any(layer.kind == "matmul" and layer.groups > 1 for layer in layers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "conv2d:c=6,k=4,y=9,x=7,f=3x5,s=2,d=2x1,n=2",
+        "conv2d:c=8,k=16,y=5,x=5,f=3,g=4,p=0",
+        "conv2d:c=8,k=8,y=6,x=6,f=3,g=8",
+        "matmul:m=5,c=3,k=4,b=2",
+        "matmul:m=5,c=3,k=4",
+        "maxpool:c=3,y=7,x=7,f=3,s=2,p=1",
+    ],
+)
+def test_an_operator_as_a_model_is_the_same_operator(text: str) -> None:
+    from experiments.tiles_build import graph_of
+
+    layer = parse_operator(text)
+    (found,), refused = layers_of(graph_of(layer))
+    assert found.signature == layer.signature
+    assert not refused

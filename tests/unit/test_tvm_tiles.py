@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compilers.tvm.cache import Decision, TileCache, cache_root
-from compilers.tvm.tiles import Nest, Registers, TileConfig, candidates, refusal, uneven
+from compilers.tvm.tiles import Nest, Registers, TileConfig, blocked, candidates, refusal, uneven
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_the_first_tile_keeps_its_sums_in_registers_and_reuses_the_weights(nest:
 
 
 def test_a_dot_product_has_the_lanes_of_its_instruction() -> None:
-    nest = dataclasses.replace(convolution(64, 56, 576), most_lanes=8, weight_bytes=1)
+    nest = dataclasses.replace(convolution(64, 56, 576), dot_lanes=(8, 4), weight_bytes=1)
     assert {tile.lanes for tile in candidates(nest, AVX512, 9)} == {8}
     tile = TileConfig(channels=64, columns=7, lanes=8)
     assert refusal(tile, nest) is None
@@ -131,3 +131,32 @@ def test_the_users_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (tmp_path / "tvm" / "1.0+ab_c-cpu" / "k.json").exists()
     monkeypatch.delenv("EDGEFRONTIER_CACHE")
     assert cache_root().parts[-2:] == (".cache", "edgefrontier")
+
+
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 260)), st.tuples(*[st.integers(1, 300)] * 3))
+def test_a_block_is_no_larger_than_asked_and_comes_out_even(
+    extents: tuple[int, int, int], asked: tuple[int, int, int]
+) -> None:
+    lines, columns, channels = extents
+    nest = Nest(channels=channels, columns=columns, rows=lines, lines=lines, reduction=72, input_channels=8,
+                padded=True, shared=True)  # fmt: skip
+    tile = blocked(nest, Registers(lanes=32, count=32), asked)
+    assert refusal(tile, nest) is None
+    assert tile.block is not None
+    assert all(size <= most for size, most in zip(tile.block, asked, strict=True))
+    assert TileConfig.from_json(json.loads(json.dumps(tile.to_json()))) == tile
+
+
+def test_a_block_has_whole_dot_products() -> None:
+    nest = dataclasses.replace(convolution(96, 56, 576), lines=56, dot_lanes=(32,))
+    tile = blocked(nest, Registers(lanes=32, count=32), (8, 10, 4))
+    assert (tile.block, tile.lanes) == ((8, 8, 32), 32)
+    assert refusal(tile, nest) is None
+
+
+def test_a_block_that_cuts_register_tiles_is_refused() -> None:
+    nest = dataclasses.replace(convolution(64, 56, 576), lines=56)
+    tile = TileConfig(channels=32, columns=7, lanes=16, block=(8, 28, 64))
+    assert refusal(tile, nest) is None
+    for block in ((9, 28, 64), (8, 10, 64), (8, 28, 48), (0, 28, 64)):
+        assert "not of whole register tiles" in (refusal(dataclasses.replace(tile, block=block), nest) or "")

@@ -1,6 +1,6 @@
 /* Call one function of a TVM library on tensors in files: LIBRARY FUNCTION [FILE CODE BITS NDIM DIM...]...
  *
- * Stands for a device's runtime, so that a cross-compiled library can be tried under an emulator. Each tensor is
+ * Built with -DLINKED=SYMBOL that function is linked in, and what LIBRARY and FUNCTION say is not read. Stands for a device's runtime, so that a cross-compiled library can be tried under an emulator. Each tensor is
  * read from its file and written back. */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int
 }
 
 static void *allocate(int device, int id, uint64_t bytes, int code, int bits) {
-  return aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return aligned_alloc(128, (bytes + 127) / 128 * 128);
 }
 
 static int release(int device, int id, void *pointer) {
@@ -24,10 +24,30 @@ static int release(int device, int id, void *pointer) {
   return 0;
 }
 
+#ifdef LINKED
+int LINKED(void *, const TVMFFIAny *, int32_t, TVMFFIAny *);
+extern void *__TVMBackendAllocWorkspace __attribute__((weak)), *__TVMBackendFreeWorkspace __attribute__((weak));
+
+static TVMFFISafeCallType open_function(char **argv) {
+  if (&__TVMBackendAllocWorkspace) __TVMBackendAllocWorkspace = allocate;
+  if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = release;
+  return (TVMFFISafeCallType)LINKED;
+}
+#else
 static void hook(void *library, const char *name, void *function) {
   void **slot = dlsym(library, name);
   if (slot) *slot = function;
 }
+
+static TVMFFISafeCallType open_function(char **argv) {
+  void *library = dlopen(argv[1], RTLD_NOW);
+  void *function = library ? dlsym(library, argv[2]) : NULL;
+  if (!function) return fprintf(stderr, "%s\n", dlerror()), NULL;
+  hook(library, "__TVMBackendAllocWorkspace", allocate);
+  hook(library, "__TVMBackendFreeWorkspace", release);
+  return (TVMFFISafeCallType)function;
+}
+#endif
 
 static size_t transfer(const char *path, const char *mode, DLTensor *tensor, size_t bytes) {
   FILE *file = fopen(path, mode);
@@ -42,12 +62,8 @@ int main(int argc, char **argv) {
   static TVMFFIAny arguments[MAX_TENSORS];
   static const char *paths[MAX_TENSORS];
   static size_t sizes[MAX_TENSORS];
-  void *library = dlopen(argv[1], RTLD_NOW);
-  if (!library) return fprintf(stderr, "%s\n", dlerror()), 2;
-  TVMFFISafeCallType function = (TVMFFISafeCallType)dlsym(library, argv[2]);
-  if (!function) return fprintf(stderr, "%s\n", dlerror()), 2;
-  hook(library, "__TVMBackendAllocWorkspace", allocate);
-  hook(library, "__TVMBackendFreeWorkspace", release);
+  TVMFFISafeCallType function = open_function(argv);
+  if (!function) return 2;
 
   int count = 0;
   for (int i = 3; i < argc; ++count) {
