@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments import store
 from experiments.tiles_cross import Crossing, Loss, cross, losses
 from experiments.tiles_error import error_sentence, kind_error, own_error, percent, short_error
-from experiments.tiles_memory import print_memories
+from experiments.tiles_memory import print_memories, print_operator_memories
 from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses, short_layer
 from experiments.units import joules, seconds, size
 from graphs import Graph, GraphError, load, zoo
@@ -95,7 +95,10 @@ def run(options: Options) -> int:
     _write(request, crossings, matrix)
     _print(request, crossings, matrix, console)
     written = "tiles.csv, losses.csv, frontier.csv"
-    if request.graph is not None:
+    if request.graph is None:
+        print_operator_memories([c.layer for c in crossings], request.npu, request.folder, console)
+        written += ", memory.csv"
+    else:
         from experiments.tiles_plan import carry
 
         if print_memories(request.graph, request.npu, request.folder, console):

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from experiments import store
 from experiments.tiles_error import own_error, percent
+from experiments.tiles_plot import short_layer
 from experiments.units import seconds, size
-from partition.tile import MODELS, TileError, whole_cost
+from partition.tile import MODELS, NORM, TileError, band_latency_s, whole_cost
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import Console
 
     from graphs import Graph
-    from partition.tile import NpuMachine, WholeCost
+    from partition.tile import Layer, NpuMachine, WholeCost
 
 _MIB: Final = 1 << 20
 _SIZES_MB: Final = (1, 2, 4, 8)
@@ -24,11 +26,10 @@ _SIZES_MB: Final = (1, 2, 4, 8)
 
 def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Console) -> bool:
     """Cost the whole graph at each size up to the machine's, print and write it; False, and why, where it cannot be."""
-    sizes = sorted({mb for mb in _SIZES_MB if mb * _MIB <= machine.budget_bytes} | {machine.budget_bytes / _MIB})
     console.print(f"\nthe whole model on {machine.name} by memory size, modelled: {_error(machine)}", style="bold",
                   highlight=False, markup=False)  # fmt: skip
     try:
-        costs = {mb: whole_cost(graph, dataclasses.replace(machine, budget_bytes=mb * _MIB)) for mb in sizes}
+        costs = {mb: whole_cost(graph, dataclasses.replace(machine, budget_bytes=mb * _MIB)) for mb in _sizes(machine)}
     except TileError as why:
         console.print(f"  not modelled: {why}", highlight=False, markup=False)
         return False
@@ -36,6 +37,28 @@ def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Con
         console.print(f"  {mb:g} MB: {_told(cost)}", highlight=False, markup=False)
     _write(costs, machine, folder)
     return True
+
+
+def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder: Path, console: Console) -> None:
+    """Print and write what each size of memory does to each operator alone, as the vendor's compiler lays it out."""
+    console.print(
+        f"\neach operator alone on {machine.name} by memory size, in bands as the vendor's compiler lays them out in "
+        "its int8 traces (how often the order is right: benchmarks/README.md, Tiles):",
+        style="bold", highlight=False, markup=False,
+    )  # fmt: skip
+    rows = []
+    for layer in (layer for layer in layers if layer.kind != NORM):
+        machines = {mb: dataclasses.replace(machine, budget_bytes=mb * _MIB) for mb in _sizes(machine)}
+        times = {mb: band_latency_s(layer, of_size) for mb, of_size in machines.items()}
+        rows += [{"operator": layer.name, "memory_bytes": mb * _MIB, "latency_s": s} for mb, s in times.items()]
+        told = ", ".join(f"{mb:g} MB {seconds(s)}" for mb, s in times.items())
+        console.print(f"  {short_layer(layer)}: {told}", highlight=False, markup=False)
+    if rows:
+        store.write_csv(folder / "memory.csv", tuple(rows[0]), rows)
+
+
+def _sizes(machine: NpuMachine) -> list[float]:
+    return sorted({mb for mb in _SIZES_MB if mb * _MIB <= machine.budget_bytes} | {machine.budget_bytes / _MIB})
 
 
 def _told(cost: WholeCost) -> str:

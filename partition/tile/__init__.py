@@ -1,5 +1,6 @@
 """Tiles of a layer for an NPU-like or a GPU-like memory hierarchy: spaces, legality, cost models and exact search."""
 
+from partition.tile.bands import band_latency_s
 from partition.tile.cost import BandwidthBound, Cost, Machine, Point, operand_conflicts
 from partition.tile.gpu import GpuMachine, GpuSpace, GpuTile, gpu_machine, power_space
 from partition.tile.gpu import evaluate as evaluate_gpu
@@ -61,6 +62,7 @@ __all__ = [
     "Validation",
     "WholeCost",
     "balanced_space",
+    "band_latency_s",
     "build_refusal",
     "buildable_space",
     "convolution",
