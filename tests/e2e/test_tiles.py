@@ -177,7 +177,7 @@ def test_a_plan_for_something_else_is_refused(tmp_path: Path, capsys: pytest.Cap
         (["--op", "matmul:m=4,c=4,k=4", "--simulate"], "--simulate compiles a whole MODEL"),
         (["--op", "matmul:m=4,c=4,k=4", "--measure", "2"], "--measure builds a whole MODEL"),
         (["squeezenet1_1", "--measure", "0"], "give at least 1"),
-        (["--op", "matmul:m=4,c=4,k=4", "--vtcm-mb", "0"], "give more than 0"),
+        (["--op", "matmul:m=4,c=4,k=4", "--vtcm-mb", "0"], "a number above 0"),
         (["--op", "matmul:m=4,c=4,k=4", "--build", "-1"], "give 0 or more"),
     ],
 )
