@@ -2,19 +2,23 @@
 
 Usage: python benchmarks/export_hub_definitions.py FOLDER [NAME ...]
 
-Needs the PyPI packages `qai-hub-models` (BSD-3; 0.65 was used) and, for the YOLO models, `ultralytics` (AGPL-3; 8.4),
-in an environment of their own: they pin other versions of much that this project uses. Nothing is downloaded, the
-models start untrained. The package also holds measurements (`perf.yaml`); nothing here opens them.
+Needs the PyPI packages `qai-hub-models` (BSD-3; 0.65 was used), for the YOLO models `ultralytics` (AGPL-3; 8.4) and
+`torchmetrics`, for MiniLM `transformers` 4.56 and `scikit-learn`, in an environment of their own: they pin other
+versions of much that this project uses. Nothing is downloaded, the models start untrained. The package also holds
+measurements (`perf.yaml`); nothing here opens them.
 
-Prints the nodes of each folded graph. They must be near the layers that the table gives for the float model: that is
-how to tell, without a latency, that what is exported is what was measured.
+Prints the nodes and the parameters of each folded graph. The nodes must be near the layers that the table gives for
+the float model, the parameters those of the model's `manifest.yaml`: that is how to tell, without a latency, that what
+is exported is what was measured.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 import inspect
+import math
 import sys
 import warnings
 from pathlib import Path
@@ -27,9 +31,17 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NAMES = (
-    "face_attrib_net", "face_det_lite", "gear_guard_net", "yolo26_det", "yolov11_pose", "yolov3", "yolov8_det",
-    "yolov9_det",
+    "face_attrib_net", "face_det_lite", "gear_guard_net", "minilm_v2", "yolo26_det", "yolo26_pose", "yolo26_seg",
+    "yolov11_pose", "yolov11_seg", "yolov3", "yolov8_det", "yolov8_obb", "yolov9_det",
 )  # fmt: skip
+# Classes of the data that a task's published weights are trained on (DOTA, people of COCO); the others have COCO's 80.
+CLASSES = {"-obb": 15, "-pose": 1}
+# Published settings of a checkpoint on Hugging Face, where they are not its class's defaults.
+SETTINGS = {
+    "sentence-transformers/all-MiniLM-L6-v2": {
+        "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
+    },
+}  # fmt: skip
 
 
 class Keys(NamedTuple):
@@ -58,8 +70,9 @@ def main(arguments: list[str]) -> int:
     _start_untrained()
     for name in names:
         torch.manual_seed(0)
-        nodes = _export(_definition(name), folder / f"{name}.onnx")
-        print(f"{name}: {nodes} nodes", flush=True)
+        graph = _export(_definition(name), folder / f"{name}.onnx")
+        parameters = sum(math.prod(weight.dims) for weight in graph.initializer)
+        print(f"{name}: {len(graph.node)} nodes, {parameters / 1e6:.3g} million parameters", flush=True)
     return 0
 
 
@@ -72,15 +85,32 @@ def _start_untrained() -> None:
     asset_loaders.load_torch = lambda *_, **__: nothing
     asset_loaders.CachedWebModelAsset.fetch = lambda *_, **__: Path("/dev/null")
     nn.Module.load_state_dict = lambda *_, **__: Keys()
-    try:
-        from ultralytics.engine.model import Model
-    except ImportError:
-        return
+    with contextlib.suppress(ImportError):
+        _untrained_yolo()
+    with contextlib.suppress(ImportError):
+        _untrained_bert()
+
+
+def _untrained_yolo() -> None:
+    from ultralytics.engine.model import Model
 
     def build(self: Any, weights: str, task: str | None = None) -> None:  # noqa: ANN401 - a class of another package
-        self._new(str(weights).replace(".pt", ".yaml"), task=task)
+        file = str(weights).replace(".pt", ".yaml")
+        self._new(file, task=task)
+        classes = next((number for part, number in CLASSES.items() if part in file), None)
+        if classes:
+            self.model = self._smart_load("model")(file, nc=classes, verbose=False)
 
     setattr(Model, "_load", build)  # noqa: B010 - the one place where a YOLO looks for its weights
+
+
+def _untrained_bert() -> None:
+    import transformers
+
+    def build(name: str) -> nn.Module:
+        return transformers.AutoModel.from_config(transformers.BertConfig(**SETTINGS[name]))
+
+    transformers.AutoModel.from_pretrained = build
 
 
 def _definition(name: str) -> nn.Module:
@@ -93,7 +123,7 @@ def _definition(name: str) -> nn.Module:
     return model.eval()
 
 
-def _export(model: nn.Module, path: Path) -> int:
+def _export(model: nn.Module, path: Path) -> onnx.GraphProto:
     from qai_hub_models.utils.input_spec import make_torch_inputs
 
     spec = model.get_input_spec()
@@ -106,7 +136,7 @@ def _export(model: nn.Module, path: Path) -> int:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
     onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    return len(onnx.load(path).graph.node)
+    return onnx.load(path).graph
 
 
 def _tensors(found: object) -> list[torch.Tensor]:

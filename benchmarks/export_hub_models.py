@@ -21,6 +21,8 @@ from hub_networks import (
     BlazeLandmarks,
     CavaFace,
     DeepBox,
+    GpuNet,
+    HrNetFace,
     MobileFaceNet,
     OsNet,
     PoseNet,
@@ -213,6 +215,8 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]]
     "mediapipe_face__face_detector": (lambda: BlazeDetector(faces=True), (1, 3, 256, 256)),
     "mediapipe_face__face_landmark_detector": (BlazeLandmarks, (1, 3, 192, 192)),
     "mediapipe_pose__pose_detector": (lambda: BlazeDetector(faces=False), _SMALL),
+    "gpunet": (lambda: Normalised(GpuNet(), IMAGENET, 4), _IMAGE),
+    "hrnet_face": (lambda: Normalised(HrNetFace(), IMAGENET, 4), (1, 3, 256, 256)),
     "swin_small": (_tv("swin_s"), _IMAGE),
     "swin_base": (_tv("swin_b"), _IMAGE),
 }  # fmt: skip

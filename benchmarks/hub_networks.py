@@ -374,3 +374,52 @@ class BlazeLandmarks(nn.Module):
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x = self.body(nn.functional.pad(image, (0, 1, 0, 1)))
         return torch.sigmoid(self.flag(x)).view(-1), self.points(x).view(-1, 468, 3) / 192
+
+
+class HrNetFace(nn.Module):
+    """HRNetV2-W18 (Sun et al. 2019) for the 29 landmarks of COFW; its branches are those of timm, joined bilinearly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import timm
+
+        body = timm.create_model("hrnet_w18", pretrained=False)
+        for module in body.modules():
+            if isinstance(module, nn.Upsample):
+                module.mode, module.align_corners = "bilinear", False
+        self.body = body
+        self.head = nn.Sequential(nn.Conv2d(270, 270, 1), nn.BatchNorm2d(270), nn.ReLU(), nn.Conv2d(270, 29, 1))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.body.act1(self.body.bn1(self.body.conv1(image)))
+        found = self.body.stages(self.body.act2(self.body.bn2(self.body.conv2(x))))
+        size = found[0].shape[2:]
+        return self.head(
+            torch.cat([found[0], *(nn.functional.interpolate(y, size, mode="bilinear") for y in found[1:])], 1)
+        )
+
+
+class GpuNet(nn.Module):
+    """GPUNet-0 of 0.65 ms on a GV100 (Wang et al. 2022) out of timm's blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from functools import partial
+
+        from timm.models._efficientnet_blocks import ConvBnAct, EdgeResidual, InvertedResidual, SqueezeExcite
+
+        gate = partial(SqueezeExcite, rd_ratio=0.05)
+        wide = partial(InvertedResidual, dw_kernel_size=3, exp_ratio=5)
+        fused = partial(EdgeResidual, exp_kernel_size=3, exp_ratio=5, act_layer=nn.ReLU, pad_type="same")
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.SiLU(),
+            *(ConvBnAct(32, 32, 3, act_layer=nn.ReLU) for _ in range(2)),
+            *(fused(i, o, stride=s) for i, o, s in ((32, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 64, 1))),
+            *(wide(i, o, stride=s, act_layer=nn.SiLU) for i, o, s in ((64, 256, 2), (256, 256, 1), (256, 256, 1))),
+            *(wide(i, 704, stride=s, act_layer=nn.ReLU, se_layer=gate) for i, s in ((256, 2), (704, 1))),
+            nn.Conv2d(704, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.SiLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000),
+        )  # fmt: skip
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.body(image)
