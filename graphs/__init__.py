@@ -10,6 +10,8 @@ from graphs.graph import Graph, GraphError, Node, TensorSpec
 if TYPE_CHECKING:
     from graphs import zoo
     from graphs.error import OutputError, Verdict, compare
+    from graphs.expansion import Expanded, expanded
+    from graphs.expansion.parts import View
     from graphs.feeds import random_inputs
     from graphs.one_node import single
     from graphs.onnx_io import from_proto, load, save
@@ -25,6 +27,9 @@ _LAZY = {
     "Verdict": "graphs.error",
     "compare": "graphs.error",
     "Calibration": "graphs.quantisation",
+    "Expanded": "graphs.expansion",
+    "View": "graphs.expansion.parts",
+    "expanded": "graphs.expansion",
     "Mixer": "graphs.quantisation.mixing",
     "Mixture": "graphs.quantisation.mixing",
     "extract": "graphs.submodel",
@@ -42,6 +47,7 @@ _LAZY = {
 
 __all__ = [
     "Calibration",
+    "Expanded",
     "Graph",
     "GraphError",
     "Mixer",
@@ -50,7 +56,9 @@ __all__ = [
     "OutputError",
     "TensorSpec",
     "Verdict",
+    "View",
     "compare",
+    "expanded",
     "extract",
     "float_form",
     "from_proto",

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Deterministic operators found in shape arithmetic; their operands are small, and the results are kept so.
-_FOLDABLE = frozenset({
-    "Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Flatten",
-    "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
-    "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range", "ReduceMax", "ReduceMin",
-    "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterND", "Shape", "Size", "Slice", "Split", "Sqrt",
-    "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where", "CumSum",
+# Deterministic operators found in shape arithmetic, and in what exporters do to weights.
+FOLDABLE = frozenset({
+    "Abs", "Add", "And", "BlackmanWindow", "Cast", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Div",
+    "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual",
+    "HammingWindow", "HannWindow", "Identity", "Less", "LessOrEqual", "Max", "MelWeightMatrix", "Min", "Mod", "Mul",
+    "Neg", "NonZero", "Not", "Or", "Pow", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape",
+    "Round", "ScatterND", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose",
+    "Unsqueeze", "Where",
 })  # fmt: skip
 # Operators whose result's size is a value of an operand; they are folded only when that value is small.
 _SIZED_BY_OPERAND = frozenset({"ConstantOfShape", "Expand", "Tile", "Range"})
@@ -42,7 +43,7 @@ def fold(model: onnx.ModelProto, shapes: Shapes, known: Values) -> bool:
     Args:
         model: Changed in place; the bodies of its control flow carry their value infos.
         shapes: Of the activations of the main graph.
-        known: The values found so far in the main graph; new ones are added.
+        known: The values found so far in the main graph; new ones are added, none larger than what they are made from.
     """
     opset = next((entry.version for entry in model.opset_import if entry.domain == ""), 1)
     return _fold(model.graph, shapes, known, opset)
@@ -56,7 +57,7 @@ def _fold(graph: onnx.GraphProto, shapes: Shapes, known: Values, opset: int) -> 
         changed |= _settle_branch(node, known)
         for body in bodies(node):
             changed |= _fold_body(body, shapes, known, opset)
-        if node.domain == "" and node.op_type in _FOLDABLE and not known.keys() >= set(filter(None, node.output)):
+        if node.domain == "" and node.op_type in FOLDABLE and not known.keys() >= set(filter(None, node.output)):
             values = _values(node, {name: known[name] for name in node.input if name in known}, shapes, opset)
             known.update(values)
             found.update(values)
@@ -151,7 +152,7 @@ def _small(node: onnx.NodeProto, operands: Values) -> bool:
         return True
     sizes = list(operands.values())
     if node.op_type == "Range":
-        start, limit, step = (float(value) for value in sizes[:3])
+        start, limit, step = (float(value.item()) for value in sizes[:3])
         return step != 0 and abs((limit - start) / step) <= _LARGEST
     return math.prod(max(int(size), 1) for size in sizes[-1].ravel()) <= _LARGEST
 
@@ -166,8 +167,6 @@ def _evaluate(node: onnx.NodeProto, operands: Values, opset: int) -> Values:
     except Exception as error:  # noqa: BLE001  # the reference raises whatever numpy does; the shape stays unknown
         _LOG.info("could not fold %s '%s': %s", node.op_type, node.name, error)
         return {}
-    return {
-        name: np.asarray(value)
-        for name, value in zip(outputs, results, strict=True)
-        if np.asarray(value).size <= _LARGEST
-    }
+    largest = max(_LARGEST, sum(operand.size for operand in operands.values()))
+    found = {name: np.asarray(value) for name, value in zip(outputs, results, strict=True)}
+    return {name: value for name, value in found.items() if value.size <= largest}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,11 +9,13 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from graphs.expansion.definitions import by_definition
+from graphs.expansion.parts import Impossible, Source
 from graphs.graph import DTYPES, GraphError
 from graphs.onnx_io import from_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from graphs.graph import Graph, Node
 
@@ -176,67 +177,15 @@ class _Unrolled:
 
 def _by_definition(graph: Graph, node: Node) -> tuple[str, Graph] | None:
     """Replace the node by the body that ONNX's operator set gives for it."""
-    from onnx.inliner import inline_selected_functions
-
-    if not _is_defined_by_others(node, graph.opset):
-        return None
     model = graph.proto()
     position, original = _find(model, node.name)
-    alone = _model_of(graph, model, original)
-    body = inline_selected_functions(alone, [(node.domain, node.op_type)], inline_schema_functions=True)
-    made = list(body.graph.node)
-    if len(made) == 1 and made[0].op_type == node.op_type:
+    try:
+        made = by_definition(Source(graph), original).nodes
+    except Impossible:
         return None
-    _rename_inner(made, original, graph)
     _replace(model, position, made)
-    model.graph.initializer.extend(
-        t for t in body.graph.initializer if t.name not in {i.name for i in model.graph.initializer}
-    )
     text = f"{node.op_type} as ONNX defines it: {', '.join(new.op_type for new in made)}"
     return text, from_proto(model, name=graph.name, base_dir=graph.base_dir)
-
-
-def _is_defined_by_others(node: Node, opset: int) -> bool:
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-    except onnx.defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
-
-
-def _model_of(graph: Graph, model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
-    """Wrap one node as a model, constants as inputs: the definition may ask for the types of its inputs."""
-    specs = {**graph.tensors(), **graph.initializers()}
-    numbers = {name: number for number, name in DTYPES.items()}
-
-    def info(name: str) -> onnx.ValueInfoProto:
-        spec = specs[name]
-        return helper.make_tensor_value_info(name, numbers[spec.dtype], spec.shape)
-
-    inputs = [info(name) for name in dict.fromkeys(filter(None, node.input))]
-    outputs = [info(name) for name in filter(None, node.output)]
-    alone = helper.make_graph([node], "definition", inputs, outputs)
-    return helper.make_model(alone, opset_imports=model.opset_import, ir_version=model.ir_version)
-
-
-def _rename_inner(nodes: Sequence[onnx.NodeProto], original: onnx.NodeProto, graph: Graph) -> None:
-    """Give inner tensors and nodes names that the rest of the graph does not use."""
-    edge = {*original.input, *original.output}
-    prefix = original.name or original.output[0]
-    while any(re.match(rf"{re.escape(prefix)}/", name) for name in _all_names(graph)):
-        prefix += "_"
-    for index, node in enumerate(nodes):
-        node.name = f"{prefix}/{node.op_type}_{index}"
-        for names in (node.input, node.output):
-            for place, name in enumerate(names):
-                if name and name not in edge:
-                    names[place] = f"{prefix}/{name}"
-
-
-def _all_names(graph: Graph) -> Iterator[str]:
-    yield from graph.tensors()
-    yield from graph.initializers()
-    yield from (node.name for node in graph.nodes())
 
 
 def _find(model: onnx.ModelProto, name: str) -> tuple[int, onnx.NodeProto]:

@@ -47,7 +47,7 @@ from compilers.adapter import (
 )
 from compilers.artefact import Artefact, Placement
 from compilers.ort_session import positive_int, read_options, require_precision
-from compilers.tvm.refusals import refusals
+from compilers.tvm.refusals import prepare
 from partition import Address
 
 if TYPE_CHECKING:
@@ -116,13 +116,11 @@ class TvmCompiler(Compiler):
         return (Variant(), *tuned)
 
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
-        """Map each node that TVM's importer is known to refuse to its reason."""
-        return refusals(graph)
+        """Map each node that TVM's importer lacks or misreads, and that nothing it takes can replace, to its reason."""
+        return prepare(graph).refused
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Import, tune, build, check every function and then the whole model, and export."""
-        for node, reason in self.unsupported(segment.graph).items():
-            raise CompilerError(f"node {node!r}: {reason}")
         if _is_gpu(segment.device, segment.processor):
             return self._compile_gpu(segment, out_dir)
         require_precision(segment, backend=self.name, refused=_REFUSED)
@@ -163,8 +161,7 @@ class TvmCompiler(Compiler):
             ),
         )
         with library.load(artefact) if native else library.session(built.check, artefact) as session:
-            quantised = segment.precision == "int8"
-            agreement = check_model(segment.graph, out_dir / "segment.onnx", session, quantised=quantised)
+            agreement = check_model(segment.graph, out_dir / "segment.onnx", session)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
 
     def _compile_gpu(self, segment: Segment, out_dir: Path) -> Artefact:
@@ -199,16 +196,16 @@ class TvmCompiler(Compiler):
 
     def _tried(self, artefact: Artefact, segment: Segment, files: tuple[str, ...]) -> Artefact:
         """Run a GPU's artefact on the OpenCL device of this machine: which one it is, and whether it computes right."""
-        from compilers.tvm.check import check_model
+        from compilers.tvm.check import FLOAT_TOLERANCE, check_model
 
         names = [[spec.name for spec in specs] for specs in (segment.graph.inputs(), segment.graph.outputs())]
         artefact = _with_facts(
             dataclasses.replace(artefact, files=(*artefact.files, *files)), (_OPENCL, json.dumps(names))
         )
         with self._on_opencl(artefact) as session:
-            found, tolerance = session.found, _TOLERANCES_GPU.get(segment.precision)
-            model, quantised = artefact.directory / "segment.onnx", segment.precision == "int8"
-            agreement = check_model(segment.graph, model, session, quantised=quantised, tolerance=tolerance)
+            found, tolerance = session.found, _TOLERANCES_GPU.get(segment.precision, FLOAT_TOLERANCE)
+            model = artefact.directory / "segment.onnx"
+            agreement = check_model(segment.graph, model, session, tolerance=tolerance)
         if found.kind != "gpu":
             reason = f"the OpenCL device here is {found}"
             nodes = [node.name for node in segment.graph.nodes()]

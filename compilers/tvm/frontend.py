@@ -6,7 +6,9 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 from __future__ import annotations
 
 import json
+import traceback
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,16 +18,19 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from compilers.adapter import CompilerError
 from compilers.tvm import names
-from compilers.tvm.expressions import clamp, constant, is_constant, is_float, scalar, static_shape
+from compilers.tvm.expressions import clamp, constant, is_constant, is_float, operator_name, scalar, static_shape
 from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
+from compilers.tvm.refusals import prepare
 from compilers.tvm.weights import mark_constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import onnx
+
+    from graphs import Graph
 
     Converter = Callable[["_Importer", list[Any], dict[str, Any]], Any]
 
@@ -35,11 +40,25 @@ INTEGER_MACS: Final = "edgefrontier.integer_macs"
 """The attribute of an imported module that counts the multiply-adds in integers."""
 _CALLS: Final = "edgefrontier.calls"
 _NODES: Final = "edgefrontier.nodes"
-_LAYOUTS: Final = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+# Of a transposed convolution the wheel lowers one layout only.
+_LAYOUTS: Final = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["NCHW", "IOHW"]}
 
 
-def import_graph(model: onnx.ModelProto) -> Any:  # noqa: ANN401
-    """Import a model whose shapes are static.
+def read(graph: Graph) -> Any:  # noqa: ANN401
+    """Import a graph, with what the importer lacks written in what it has (`refusals.prepare`).
+
+    Raises:
+        CompilerError: as `import_graph`, and where nothing can replace a node.
+    """
+    prepared = prepare(graph)
+    for node, reason in prepared.refused.items():
+        raise CompilerError(f"node {node!r}: {reason}")
+    return import_graph(prepared.graph.proto(), prepared.owners)
+
+
+def import_graph(model: onnx.ModelProto, owners: Mapping[str, str] = _NONE) -> Any:  # noqa: ANN401
+    """Import a model whose shapes are static; a node of `owners` counts as another.
 
     Raises:
         CompilerError: TVM's importer lacks an operator or refuses one of its forms.
@@ -49,7 +68,8 @@ def import_graph(model: onnx.ModelProto) -> Any:  # noqa: ANN401
         importer = _Importer(None, "float32")
         module = importer.from_onnx(model.graph, opsets.get("", opsets.get("ai.onnx", 1)))
         module = names.number_variables(module, importer.numbers)
-        return module.with_attrs({INTEGER_MACS: importer.quantised.macs, _NODES: json.dumps(importer.nodes)})
+        nodes = [owners.get(name, name) for name in importer.nodes]
+        return module.with_attrs({INTEGER_MACS: importer.quantised.macs, _NODES: json.dumps(nodes)})
     except Exception as error:  # the importer raises everything from TypeError to its own types
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
@@ -70,7 +90,7 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         module = passes.DecomposeOpsForInference()(passes.DeadCodeElimination()(module))
         module = passes.CanonicalizeBindings()(_fold(module))
         if _has_convolution(module):  # the pass dies of some operators that have no layout, such as unique
-            module = passes.Normalize()(passes.ConvertLayout(_LAYOUTS)(module))
+            module = _laid_out(module)
         module = vectorisable(pack(passes.CanonicalizeBindings()(_fold(module)), target))
         module = tvm.transform.Sequential(
             [
@@ -86,9 +106,49 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         )(module)
         fused = passes.FuseOps()(module)
         numbers = names.nodes_of_calls(module, fused)
-        calls = {name: [[nodes[number] for number in call] for call in each] for name, each in numbers.items()}
+        calls = {
+            name: [[*dict.fromkeys(nodes[number] for number in call)] for call in each]
+            for name, each in numbers.items()
+        }
         lowered = mark_constants(passes.DeadCodeElimination()(passes.FuseTIR()(fused)))
         return lowered.with_attr(_CALLS, json.dumps(calls))
+
+
+def _laid_out(module: Any) -> Any:  # noqa: ANN401
+    """Lay convolutions out as NHWC; where ConvertLayout dies of another operator, with a transpose on either side."""
+    passes = relax.transform
+    try:
+        return passes.Normalize()(passes.ConvertLayout(_LAYOUTS)(module))
+    except Exception:  # noqa: BLE001  # its internal errors are of several types (docs/vendor_bugs.md)
+        traceback.print_exc()  # into the compile log
+        module["main"] = _Layouts(module).visit_expr(module["main"])
+        return module
+
+
+@relax.expr_functor.mutator
+class _Layouts(relax.PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: Any) -> Any:  # noqa: ANN401
+        call = self.visit_expr_post_order(call)
+        if operator_name(call) != "relax.nn.conv2d":
+            return call
+        data, weight = (
+            self.builder_.emit(relax.op.permute_dims(value, axes))
+            for value, axes in zip(call.args, ([0, 2, 3, 1], [2, 3, 1, 0]), strict=True)
+        )
+        attrs = call.attrs
+        result = relax.op.nn.conv2d(
+            data,
+            weight,
+            strides=list(attrs.strides),
+            padding=list(attrs.padding),
+            dilation=list(attrs.dilation),
+            groups=int(attrs.groups),
+            data_layout="NHWC",
+            kernel_layout="HWIO",
+            out_layout="NHWC",
+            out_dtype=attrs.out_dtype,
+        )
+        return relax.op.permute_dims(self.builder_.emit(result), [0, 3, 1, 2])
 
 
 def fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
@@ -100,7 +160,7 @@ def fused(imported: Any, target: Any) -> tuple[Any, dict[str, Any]]:  # noqa: AN
 def _has_convolution(module: Any) -> bool:  # noqa: ANN401
     found: list[str] = []
     relax.analysis.post_order_visit(module["main"], lambda expr: found.append(getattr(_op(expr), "name", "")))
-    return bool(_LAYOUTS.keys() & set(found))
+    return "relax.nn.conv2d" in found
 
 
 def _op(expr: Any) -> Any:  # noqa: ANN401
@@ -153,6 +213,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             converted = super()._convert_operator(op_name, inputs, attrs, opset)
         self._number(converted, str(attrs["tvm_custom"]["name"]))
         return converted
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Leave the question to `refusals`, which also knows what only this importer takes."""
 
     def _number(self, converted: Any, node: str) -> None:  # noqa: ANN401
         for result in (converted, self.quantised.steps_of(converted)):

@@ -77,7 +77,7 @@ def build(segment: Segment) -> GpuBuilt:
         CompilerError: TVM refused the graph or the target, or a tile of the segment cannot be built.
     """
     target, machine = target_of(segment.device, segment.processor), machine_of(segment)
-    imported = frontend.import_graph(segment.graph.proto())
+    imported = frontend.read(segment.graph)
     lowered = frontend.halve(imported) if segment.precision == "fp16" else imported
     module, functions = frontend.fused(lowered, target)
     asked = tiles_by_function(segment, module, functions, GpuTile)

@@ -56,7 +56,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
         CompilerError: TVM refused the graph or a tile, or compiles some function wrong in every way known here.
     """
     target = host_target()
-    imported = frontend.import_graph(segment.graph.proto())
+    imported = frontend.read(segment.graph)
     module, functions = frontend.fused(imported, target)
     calls = frontend.count_calls(module)
     candidates = max(candidates, min(trials, _WIDE))
@@ -93,7 +93,7 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
         CompilerError: TVM does not know the target, or refused the graph or a tile.
     """
     target, here = target_of(segment.device, segment.processor), reference_target(host_target())
-    imported = frontend.import_graph(segment.graph.proto())
+    imported = frontend.read(segment.graph)
     integer_macs = int(imported.attrs[frontend.INTEGER_MACS])
     module, functions = frontend.fused(imported, target)
     asked = _asked(segment, module, functions, target)

@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 # ONNX Runtime's own bias has exactly the product's scale; another tool may have rounded it once more.
 _SAME_SCALE: Final = 1e-5
 _BYTES: Final = ("int8", "uint8")
+_INT8_HALF_RANGE: Final = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -79,11 +80,14 @@ class Quantised:
             "Add": self._add,
             "Concat": self._concat,
             "Conv": self._conv,
+            "ConvInteger": self._conv_integer,
             "DequantizeLinear": self._dequantize,
+            "DynamicQuantizeLinear": self._quantize_dynamically,
             "Flatten": self._move,
             "Gemm": self._gemm,
             "GlobalAveragePool": self._global_average,
             "MatMul": self._matmul_weights,
+            "MatMulInteger": self._matmul_integer,
             "MaxPool": self._move,
             "Mul": self._multiply,
             "QuantizeLinear": self._quantize,
@@ -230,6 +234,60 @@ class Quantised:
         assert weight is not None
         return self._product(self._matmul(x, weight), (x, weight), inputs[:2], axis=x.steps.ty.ndim - 1)
 
+    def _quantize_dynamically(self, _op: str, inputs: list[Any], _attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Convert DynamicQuantizeLinear; TVM's converter computes scale and zero point anew for each reader."""
+        x, op = inputs[0], relax.op
+        low = self._emit(op.minimum(self._emit(op.min(x)), scalar(x, 0)))
+        high = self._emit(op.maximum(self._emit(op.max(x)), scalar(x, 0)))
+        scale = self._emit(op.divide(self._emit(op.subtract(high, low)), scalar(x, 255)))
+        # All zeros have the scale 1, as in ONNX Runtime.
+        scale = self._emit(op.where(self._emit(op.equal(scale, scalar(x, 0))), scalar(x, 1), scale))
+        below = self._emit(op.divide(self._emit(op.negative(low)), scale))
+        zero = self._emit(op.round(clamp(self._bb, below, 0, 255)))
+        steps = self._emit(op.add(self._emit(op.round(self._emit(op.divide(x, scale)))), zero))
+        steps = self._emit(op.astype(clamp(self._bb, steps, 0, 255), "uint8"))
+        return relax.Tuple([steps, scale, self._emit(op.astype(zero, "uint8"))])
+
+    # Products of bytes whose zero point is computed while the model runs, as ONNX Runtime's dynamic quantiser has them.
+    # The zero point is taken out of the sum, where it is one more product with a constant: exact in int32.
+
+    def _matmul_integer(self, _op: str, inputs: list[Any], _attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        x, weight = inputs[0], _byte_weights(inputs, 1, 3, axis=1)
+        if weight is None or weight.ndim != 2 or str(x.ty.dtype) not in _BYTES or static_shape(x) is None:
+            return None
+        if not _is_scalar(given(inputs, 2)):
+            return None
+        weights = Integers(steps=relax.const(weight), zero=0, scale=np.float32(1))
+        total = self._emit(self._matmul(Integers(steps=x, zero=0, scale=np.float32(1)), weights))
+        self.macs += math.prod(static_shape(total) or (0,)) * weight.shape[0]
+        return self._without_zero(total, given(inputs, 2), weight.astype(np.int32).sum(axis=0))
+
+    def _conv_integer(self, _op: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        x, weight = inputs[0], _byte_weights(inputs, 1, 3, axis=0, narrow=False)
+        shape = static_shape(x)
+        if weight is None or weight.ndim != 4 or shape is None or not _is_scalar(given(inputs, 2)):
+            return None
+        convolution = relax.op.nn.conv2d(
+            self._widened(Integers(steps=x, zero=0, scale=np.float32(1))),
+            relax.const(weight),
+            strides=attrs.get("strides", 1),
+            padding=attrs.get("pads", 0),
+            dilation=attrs.get("dilations", 1),
+            groups=attrs.get("group", 1),
+            out_dtype="int32",
+        )
+        total = self._emit(convolution)
+        self.macs += math.prod(static_shape(total) or (0,)) * math.prod(weight.shape[1:])
+        return self._without_zero(total, given(inputs, 2), _sums_of_windows(weight, shape[2:], attrs))
+
+    def _without_zero(self, total: Any, zero: Any | None, sums: Array) -> Any:  # noqa: ANN401
+        """Take the zero point's share out of a sum of products; `sums` are the weights that each sum has."""
+        if zero is None:
+            return total
+        whole = self._emit(relax.op.reshape(self._emit(relax.op.astype(zero, "int32")), ()))
+        share = self._emit(relax.op.multiply(whole, relax.const(sums.astype(np.int32))))
+        return self._emit(relax.op.subtract(total, share))
+
     def _matmul(self, x: Integers, weight: Integers) -> Any:  # noqa: ANN401
         return relax.op.matmul(self._widened(x), weight.steps, out_dtype="int32")
 
@@ -333,6 +391,39 @@ class Quantised:
 
     def _stock(self, op: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         return self._emit(self._convert(op, inputs, dict(attrs)))
+
+
+def _is_scalar(zero: Any | None) -> bool:  # noqa: ANN401
+    shape = () if zero is None else static_shape(zero)
+    return shape is not None and math.prod(shape) == 1
+
+
+def _byte_weights(inputs: list[Any], position: int, zero_at: int, *, axis: int, narrow: bool = True) -> Array | None:
+    """Return constant weights less their zero points: int8 where they fit, else int16 unless `narrow`."""
+    steps = constant(inputs, position)
+    zero = np.zeros((), np.int8) if given(inputs, zero_at) is None else constant(inputs, zero_at)
+    if steps is None or zero is None or steps.dtype not in (np.int8, np.uint8):
+        return None
+    along = [1] * steps.ndim
+    along[axis] = -1
+    centred = steps.astype(np.int16) - zero.astype(np.int16).reshape(along if zero.size > 1 else ())
+    if np.abs(centred + 0.5).max() < _INT8_HALF_RANGE:
+        return centred.astype(np.int8)
+    return None if narrow else centred
+
+
+def _sums_of_windows(weight: Array, extents: tuple[int, ...], attrs: Mapping[str, Any]) -> Array:
+    """Return the sum of the weights that lie inside the data, (1, channels, height, width)."""
+    strides, dilations = attrs.get("strides", (1, 1)), attrs.get("dilations", (1, 1))
+    pads = attrs.get("pads", (0, 0, 0, 0))
+    inside = []
+    for axis, extent in enumerate(extents):
+        taps = np.arange(weight.shape[2 + axis]) * dilations[axis]
+        outputs = (extent + pads[axis] + pads[axis + 2] - taps[-1] - 1) // strides[axis] + 1
+        at = np.arange(outputs)[:, None] * strides[axis] - pads[axis] + taps
+        inside.append(((at >= 0) & (at < extent)).astype(np.int32))
+    sums: Array = np.einsum("cij,yi,xj->cyx", weight.astype(np.int32).sum(axis=1), *inside)
+    return sums[None]
 
 
 def _weighted(x: Integers | None, weight: Integers | None, *, rank: int, axis: int) -> bool:

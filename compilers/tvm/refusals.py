@@ -1,108 +1,167 @@
-"""Nodes that TVM's importer is known to refuse, or to read with another meaning than ONNX. No TVM here."""
+"""Nodes that TVM's importer lacks, or reads with another meaning than ONNX. No TVM here.
+
+What is named here is written in other operators before import where that is possible (`prepare`).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from graphs import expanded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphs import Graph, Node
+    from graphs import Expanded, Graph, View
 
-# Operators that the importer of TVM 0.27 lacks, or takes with a wrong meaning.
-_NOT_IMPORTED: Final = frozenset(
+# What the importer of TVM 0.27 takes with ONNX's meaning.
+IMPORTED: Final = frozenset(
     {
-        "Attention", "BitCast", "Celu", "CenterCropPad", "Col2Im", "ConvInteger", "DFT", "Det", "GRU",
-        "HammingWindow", "LSTM", "Loop", "LpNormalization", "MelWeightMatrix", "NegativeLogLikelihoodLoss",
-        "OneHot", "QLinearConv", "QLinearMatMul", "RNN", "ReverseSequence", "RotaryEmbedding", "STFT", "Scan",
-        "SoftmaxCrossEntropyLoss", "StringNormalizer", "Swish", "TensorScatter", "TfIdfVectorizer",
-        "Upsample",
+        "Abs", "Acos", "Acosh", "Add", "AffineGrid", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh",
+        "AveragePool", "BatchNormalization", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast",
+        "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "Conv", "ConvInteger",
+        "ConvTranspose", "Cos", "Cosh", "CumSum", "DepthToSpace", "DequantizeLinear", "Div", "Dropout",
+        "DynamicQuantizeLinear", "Einsum", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor",
+        "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool",
+        "Greater", "GreaterOrEqual", "GridSample", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax",
+        "Identity", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LayerNormalization", "LeakyRelu", "Less",
+        "LessOrEqual", "Log", "LogSoftmax", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "MaxRoiPool",
+        "MaxUnpool", "Mean", "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not", "Or",
+        "PRelu", "Pad", "Pow", "QuantizeLinear", "RMSNormalization", "Range", "Reciprocal", "ReduceL1", "ReduceL2",
+        "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+        "ReduceSumSquare", "Relu", "Reshape", "Resize", "RoiAlign", "Round", "Scatter", "ScatterElements", "ScatterND",
+        "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus",
+        "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Tile",
+        "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
     }
 )  # fmt: skip
 
 
-def refusals(graph: Graph) -> dict[str, str]:
-    """Map each node that is refused to its reason."""
-    found = {node.name: _refused(node) or _misread(node, graph) for node in graph.nodes()}
-    return {name: reason for name, reason in found.items() if reason}
+def prepare(graph: Graph) -> Expanded:
+    """Compute what is known of a graph, and replace what TVM's importer lacks or misreads, where that is possible."""
+    return expanded(graph, why_not)
 
 
-def _refused(node: Node) -> str | None:
-    if node.domain not in ("", "ai.onnx"):
+def why_not(node: View) -> str | None:
+    """Say why TVM's importer cannot be given a node, None when it can."""
+    if node.domain:
         return (
             "TVM's ONNX importer ignores operator domains, so "
             f"{node.domain}::{node.op_type} would be read as another operator"
         )
-    if node.op_type in _NOT_IMPORTED:
+    if node.op_type not in IMPORTED:
         return f"TVM's ONNX importer has no usable {node.op_type}"
-    return None
-
-
-def _misread(node: Node, graph: Graph) -> str | None:
-    """Say what the importer would read wrong without a complaint: each was wrong in a case of the operator suite."""
     rule = _MISREAD.get(node.op_type)
-    return rule(node, graph) if rule else None
+    return rule(node) if rule else None
 
 
-def _dtype(graph: Graph, name: str) -> str:
-    """Return the type of a tensor, "" for one of no known type."""
-    spec = graph.initializers().get(name) or graph.tensors().get(name)
-    return spec.dtype if spec else ""
+# Each of these was wrong in a case of the operator suite, without a complaint of the importer.
 
 
-def _holds(graph: Graph, name: str, condition: Callable[[Any], Any]) -> bool:
-    """Tell whether a tensor is constant and all its elements meet the condition."""
-    return name in graph.initializers() and bool(condition(graph.constant(name)).all())
+def _holds(node: View, position: int, condition: Callable[[Any], Any]) -> bool:
+    """Tell whether an operand is constant and all its elements meet the condition."""
+    value = node.constant(position)
+    return value is not None and bool(condition(value).all())
 
 
-def _bit_shift(node: Node, graph: Graph) -> str | None:
-    value, count = node.inputs
-    if not _dtype(graph, value).startswith("int") or _holds(graph, count, lambda array: array >= 0):
+def _bit_shift(node: View) -> str | None:
+    if not node.type_name(0).startswith("int") or _holds(node, 1, lambda array: array >= 0):
         return None
     return "TVM shifts signed integers by negative counts otherwise than ONNX; make the counts constant"
 
 
-def _div(node: Node, graph: Graph) -> str | None:
-    value, divisor = node.inputs
-    if "int" not in _dtype(graph, value) or _holds(graph, divisor, lambda array: array != 0):
+def _div(node: View) -> str | None:
+    if "int" not in node.type_name(0) or _holds(node, 1, lambda array: array != 0):
         return None
     return "an integer division by zero ends the process, here in the check on random inputs; make the divisor constant"
 
 
-def _dropout(node: Node, _graph: Graph) -> str | None:
-    return "TVM's ONNX importer makes Dropout's mask of floats" if any(node.outputs[1:]) else None
+def _conv_integer(node: View) -> str | None:
+    known = node.constant(1) is not None and (not node.has(3) or node.constant(3) is not None)
+    plain = len(node.shape(1)) == 4 and node.attr("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return None if known and plain else "ConvInteger is taken here in two dimensions, with constant weights"
 
 
-def _layer_normalization(node: Node, _graph: Graph) -> str | None:
-    return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if any(node.outputs[1:]) else None
+def _conv_transpose(node: View) -> str | None:
+    return "TVM's ONNX importer ignores ConvTranspose's output_shape" if node.attr("output_shape") else None
 
 
-def _is_inf(node: Node, graph: Graph) -> str | None:
-    (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
-    one_sided = any(not attribute.i for attribute in written.attribute)
+def _dropout(node: View) -> str | None:
+    if node.has(2) and not _holds(node, 2, np.logical_not):
+        return "TVM's ONNX importer ignores Dropout's training mode"
+    return "TVM's ONNX importer makes Dropout's mask of floats" if node.wants(1) else None
+
+
+def _eye_like(node: View) -> str | None:
+    return "TVM's ONNX importer takes no dtype of EyeLike" if node.attr("dtype") else None
+
+
+def _layer_normalization(node: View) -> str | None:
+    wanted = node.wants(1) or node.wants(2)
+    return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if wanted else None
+
+
+def _is_inf(node: View) -> str | None:
+    one_sided = not (node.attr("detect_negative", 1) and node.attr("detect_positive", 1))
     return "TVM's ONNX importer takes IsInf of one sign for IsInf of both" if one_sided else None
 
 
-def _suppression(_node: Node, _graph: Graph) -> str | None:
-    return (
-        "TVM's NonMaxSuppression keeps other boxes than ONNX's: none of a single one, fewer at a bound of the overlap"
-    )
+def _mod(node: View) -> str | None:
+    if "float" not in node.type_name(0):
+        return _div(node)
+    return None if node.attr("fmod", 0) else "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities"
 
 
-def _mod(node: Node, graph: Graph) -> str | None:
-    if "float" not in _dtype(graph, node.inputs[0]):
-        return _div(node, graph)
-    (written,) = [n for n in graph.proto().graph.node if n.name == node.name]
-    remainder = any(attribute.name == "fmod" and attribute.i for attribute in written.attribute)
-    return None if remainder else "TVM's Mod of floats without fmod=1 differs from ONNX's at infinities"
+def _pow(node: View) -> str | None:
+    base, exponent = node.type_name(0), node.type_name(1)
+    alike = base == exponent and "float" in base
+    return None if alike else f"TVM's power is of one float type, not of {base} and {exponent}"
 
 
-_MISREAD: Final[Mapping[str, Callable[[Node, Graph], str | None]]] = {
+def _reduce_truth(node: View) -> str | None:
+    return f"TVM has no {node.op_type} of truth values" if node.type_name(0) == "bool" else None
+
+
+def _resize(node: View) -> str | None:
+    exotic = [
+        node.attr("antialias", 0),
+        node.attr("exclude_outside", 0),
+        node.attr("axes"),
+        node.attr("keep_aspect_ratio_policy", "stretch") != "stretch",
+        node.attr("coordinate_transformation_mode") in ("tf_crop_and_resize", "half_pixel_symmetric"),
+        len(node.shape(0)) != 4,
+    ]
+    if node.has(2) and (scales := node.constant(2)) is not None:
+        exact = [size * float(scale) for size, scale in zip(node.shape(0), scales, strict=False)]
+        exotic += [len(exact) != len(node.shape(0)), any(size != int(size) for size in exact)]
+    return "TVM's ONNX importer takes this Resize for a plain one" if any(exotic) else None
+
+
+def _rms_normalization(node: View) -> str | None:
+    whole = node.attr("axis", -1) % max(1, len(node.shape(0))) == 0
+    return "TVM cannot compile RMSNormalization over all axes" if whole else None
+
+
+def _space_to_depth(node: View) -> str | None:
+    return "TVM's ONNX importer ignores SpaceToDepth's mode" if node.attr("mode", "DCR") != "DCR" else None
+
+
+_MISREAD: Final[Mapping[str, Callable[[View], str | None]]] = {
     "BitShift": _bit_shift,
+    "ConvInteger": _conv_integer,
+    "ConvTranspose": _conv_transpose,
     "Div": _div,
     "Dropout": _dropout,
+    "EyeLike": _eye_like,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
     "Mod": _mod,
-    "NonMaxSuppression": _suppression,
+    "Pow": _pow,
+    "RMSNormalization": _rms_normalization,
+    "ReduceMax": _reduce_truth,
+    "ReduceMin": _reduce_truth,
+    "Resize": _resize,
+    "SpaceToDepth": _space_to_depth,
 }

@@ -213,7 +213,8 @@ def arguments_of(func: Any, scheduled: Any = None) -> list[Any]:  # noqa: ANN401
     Where int8 weights are summed, floats are scales, and of a size that spreads the sums over a byte.
     """
     random, least = np.random.default_rng(0), int(_divides(func))
-    arrays = [_random(random, buffer, least) for buffer in func.params]
+    most = least if _looks_up(func) else 1
+    arrays = [_random(random, buffer, least, most) for buffer in func.params]
     weights = [array for array in arrays if array.dtype == np.int8]
     if weights:
         terms = max(1, weights[0].size // max(1, arrays[-1].shape[-1] if arrays[-1].ndim else 1))
@@ -261,13 +262,30 @@ def _divides(func: Any) -> bool:  # noqa: ANN401
     return any(not isinstance(divisor, tvm.tirx.IntImm) and "int" in str(divisor.ty.dtype) for divisor in found)
 
 
-def _random(random: np.random.Generator, buffer: Any, least: int) -> Array:  # noqa: ANN401
+def _looks_up(func: Any) -> bool:  # noqa: ANN401
+    """Tell whether values are indices: of an axis of one element only 0 is one."""
+    found: list[bool] = []
+
+    def load(node: Any) -> None:  # noqa: ANN401
+        found.extend(_loads(index) for index in node.indices)
+
+    tvm_ffi.structural_walk(func, [(tvm.ir.TensorLoad, load)])
+    return any(found)
+
+
+def _loads(expr: Any) -> bool:  # noqa: ANN401
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
+    return bool(found)
+
+
+def _random(random: np.random.Generator, buffer: Any, least: int, most: int) -> Array:  # noqa: ANN401
     shape, dtype = tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     if dtype.startswith(("int", "uint")):
         # Small and not negative: they may be indices or zero points.
-        return random.integers(least, 2 if dtype in ("int32", "int64") else 100, shape).astype(dtype)
+        return random.integers(least, most + 1 if dtype in ("int32", "int64") else 100, shape).astype(dtype)
     return random.standard_normal(shape, np.float32).astype(dtype)
 
 

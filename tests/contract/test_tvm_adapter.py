@@ -317,10 +317,10 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path, options: dict[str, str], p
         compile_segment(segment(mobile_block(), precision, **options), tmp_path, LIMITS)
 
 
-def test_operators_the_importer_lacks_or_misreads_are_named(tmp_path: Path) -> None:
-    graph = model([helper.make_node("Celu", ["x"], ["y"], name="act")], [2, 3])
-    assert TVM.unsupported(graph) == {"act": "TVM's ONNX importer has no usable Celu"}
-    with pytest.raises(CompilerError, match="Celu"):
+def test_operators_that_nothing_replaces_are_named(tmp_path: Path) -> None:
+    graph = model([helper.make_node("Det", ["x"], ["y"], name="det")], [2, 3, 3])
+    assert TVM.unsupported(graph) == {"det": "TVM's ONNX importer has no usable Det"}
+    with pytest.raises(CompilerError, match="has no usable Det"):
         compile_segment(segment(graph), tmp_path, LIMITS)
 
 
@@ -330,19 +330,32 @@ def test_an_operator_of_another_domain_is_not_taken_for_the_standard_one() -> No
     assert "com.microsoft::Gelu would be read as another operator" in TVM.unsupported(graph)["act"]
 
 
-def test_what_the_importer_reads_wrong_is_refused_and_the_rest_of_the_operator_is_not() -> None:
+def test_the_list_of_what_the_importer_takes_is_its_own() -> None:
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    from compilers.tvm.refusals import IMPORTED
+
+    assert IMPORTED - _get_convert_map().keys() == {"ConvInteger"}  # ours
+
+
+def test_what_the_importer_reads_wrong_is_replaced_and_the_rest_of_the_operator_is_not() -> None:
+    from compilers.tvm.refusals import prepare
+
     node = helper.make_node
-    fine = [
-        node("Dropout", ["x"], ["a"]),
-        node("LayerNormalization", ["a", "s"], ["b"]),
-        node("Mod", ["b", "m"], ["y"]),
-    ]
     weights = {"s": weight(4), "m": np.array(2, np.float32)}
     for right in (True, False):
-        fine[2] = node("Mod", ["b", "m"], ["y"], fmod=int(right), name="mod")
-        fine[0] = node("Dropout", ["x"], ["a"] if right else ["a", "mask"], name="drop")
-        found = TVM.unsupported(model(fine, [3, 4], **weights))
-        assert set(found) == (set() if right else {"mod", "drop"})
+        nodes = [
+            node("Dropout", ["x"], ["a"] if right else ["a", "mask"], name="drop"),
+            node("LayerNormalization", ["a", "s"], ["b"], name="norm"),
+            node("Mod", ["b", "m"], ["y"], fmod=int(right), name="mod"),
+        ]
+        found = prepare(model(nodes, [3, 4], **weights))
+        assert found.refused == {}
+        assert set(found.owners.values()) == (set() if right else {"mod", "drop"})
+
+
+def test_negative_shifts_are_refused() -> None:
+    node = helper.make_node
     ints = [helper.make_tensor_value_info(name, TensorProto.INT32, [4]) for name in ("x", "by", "y")]
     shift = node("BitShift", ["x", "by"], ["y"], direction="LEFT", name="shift")
     opset = [helper.make_opsetid("", onnx.defs.onnx_opset_version())]

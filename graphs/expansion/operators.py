@@ -1,0 +1,199 @@
+"""Single operators in simpler ones, where ONNX gives no definition or a worse one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from graphs.expansion.parts import Impossible, Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Array = np.ndarray[Any, Any]
+
+
+def one_hot(parts: Parts) -> list[str]:
+    """Compare each index with 0, 1, ... along the new axis; negative ones count from the end."""
+    depth = int(parts.known(1, "depth").reshape(-1)[0])
+    rank = len(parts.shape(0)) + 1
+    axis = parts.attr("axis", -1) % rank
+    indices = parts.reshape(parts.cast(parts.input(0), np.int64), *_with_one(parts.shape(0), axis))
+    steps = np.arange(depth).reshape([-1 if index == axis else 1 for index in range(rank)])
+    hit = parts("Or", parts("Equal", indices, steps), parts("Equal", indices, steps - depth))
+    values = parts.input(2)
+    return [parts("Where", hit, parts.row(values, 0, 1), parts.row(values, 0, 0))]
+
+
+def _with_one(shape: Sequence[int], axis: int) -> list[int]:
+    return [*shape[:axis], 1, *shape[axis:]]
+
+
+def power(parts: Parts) -> list[str]:
+    """Bring both operands of a Pow to one float type; the result is of the first one's, as in ONNX."""
+    base, exponent = parts.dtype(0), parts.dtype(1)
+    if base.kind == "f":
+        return [parts("Pow", parts.input(0), parts.cast(parts.input(1), base))]
+    wide = [parts.cast(parts.input(position), np.float64) for position in range(2)]
+    if exponent.kind not in "iuf":
+        raise Impossible
+    return [parts.cast(parts("Pow", *wide), base)]
+
+
+def modulo(parts: Parts) -> list[str]:
+    """Give the remainder of floats the sign of the divisor."""
+    if parts.dtype(0).kind != "f":
+        raise Impossible
+    by, zero = parts.input(1), np.zeros((), parts.dtype(0))
+    rest = parts("Mod", parts.input(0), by, fmod=1)
+    differs = parts("Xor", parts("Less", rest, zero), parts("Less", by, zero))
+    kept = parts("Or", parts("Equal", rest, zero), parts("Not", differs))
+    return [parts("Where", kept, rest, parts("Add", rest, by))]
+
+
+def is_inf(parts: Parts) -> list[str]:
+    """Look at the sign of what is infinite."""
+    x = parts.input(0)
+    infinite, zero = parts("IsInf", x), np.zeros((), parts.dtype(0))
+    if parts.attr("detect_positive", 1):
+        return [parts("And", infinite, parts("Greater", x, zero))]
+    if parts.attr("detect_negative", 1):
+        return [parts("And", infinite, parts("Less", x, zero))]
+    return [parts("And", infinite, np.array(0, np.bool_))]
+
+
+def dropout(parts: Parts) -> list[str]:
+    """Pass everything on, as outside training or with a ratio of 0."""
+    training = parts.has(2) and bool(parts.known(2, "training mode").all())
+    ratio = float(parts.known(1, "ratio").item()) if parts.has(1) else float(parts.attr("ratio", 0.5))
+    if training and ratio:
+        raise Impossible("it is in training mode, where chance decides")
+    return [parts.input(0), parts.named(np.ones(parts.shape(0), np.bool_))]
+
+
+def eye_like(parts: Parts) -> list[str]:
+    """State the matrix."""
+    rows, columns = parts.shape(0)
+    number = parts.attr("dtype")
+    dtype = parts.dtype(0) if number is None else onnx.helper.tensor_dtype_to_np_dtype(number)
+    return [parts.named(np.eye(rows, columns, parts.attr("k", 0), dtype))]
+
+
+def reverse_sequence(parts: Parts) -> list[str]:
+    """Gather the steps of each sequence, whose length is known, backwards."""
+    lengths = parts.known(1, "lengths of sequences")
+    time, shape = parts.attr("time_axis", 0), parts.shape(0)
+    steps = np.arange(shape[time])[:, None]
+    source = np.where(steps < lengths, lengths - 1 - steps, steps)
+    flat = source * shape[1] + np.arange(shape[1]) if time == 0 else (source + np.arange(shape[0]) * shape[1]).T
+    rows = parts.reshape(parts.input(0), shape[0] * shape[1], *shape[2:])
+    return [parts.reshape(parts("Gather", rows, flat.reshape(-1), axis=0), *shape)]
+
+
+def reduced_truth(parts: Parts) -> list[str]:
+    """Reduce truth values as bytes."""
+    numbers = parts.cast(parts.input(0), np.uint8)
+    keepdims = parts.attr("keepdims", 1)
+    if parts.has(1):
+        return [parts.cast(parts(parts.op_type, numbers, parts.input(1), keepdims=keepdims), np.bool_)]
+    return [parts.cast(parts(parts.op_type, numbers, axes=parts.attr("axes"), keepdims=keepdims), np.bool_)]
+
+
+def space_to_depth(parts: Parts) -> list[str]:
+    """Move blocks into channels, whichever of the two comes first."""
+    size, (batch, channels, height, width) = parts.attr("blocksize"), parts.shape(0)
+    split = parts.reshape(parts.input(0), batch, channels, height // size, size, width // size, size)
+    order = [0, 1, 3, 5, 2, 4] if parts.attr("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
+    moved = parts("Transpose", split, perm=order)
+    return [parts.reshape(moved, batch, channels * size * size, height // size, width // size)]
+
+
+def conv_transpose(parts: Parts) -> list[str]:
+    """State the padding that `output_shape` or `auto_pad` asks for."""
+    spatial, wanted, kernel = parts.shape(0)[2:], parts.output_shape()[2:], parts.shape(1)[2:]
+    ones = [1] * len(spatial)
+    strides, dilations = parts.attr("strides", ones), parts.attr("dilations", ones)
+    extra = list(parts.attr("output_padding", [0] * len(spatial)))
+    before, after = [], []
+    for axis, size in enumerate(spatial):
+        total = strides[axis] * (size - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1 - wanted[axis]
+        if total < 0:
+            extra[axis] -= total
+            total = 0
+        half = total // 2
+        lower = parts.attr("auto_pad", "NOTSET") != "SAME_UPPER"
+        before.append(total - half if lower else half)
+        after.append(half if lower else total - half)
+    names = list(filter(None, parts.node.input))
+    return [
+        parts(
+            "ConvTranspose", *names, kernel_shape=list(kernel), strides=strides, dilations=dilations,
+            group=parts.attr("group", 1), pads=[*before, *after], output_padding=extra,
+        )
+    ]  # fmt: skip
+
+
+def lp_normalization(parts: Parts) -> list[str]:
+    """Divide by the norm along an axis; all zeros stay."""
+    x, axis, dtype = parts.input(0), parts.attr("axis", -1) % len(parts.shape(0)), parts.dtype(0)
+    norm = parts.reduce("ReduceL1" if parts.attr("p", 2) == 1 else "ReduceL2", x, [axis])
+    divisor = parts("Where", parts("Equal", norm, np.zeros((), dtype)), np.ones((), dtype), norm)
+    return [parts("Div", x, divisor)]
+
+
+# Fourier transforms are products with constant matrices.
+
+
+def dft(parts: Parts) -> list[str]:
+    """Multiply with the cosines and sines of a transform whose length and axis are known."""
+    shape = parts.shape(0)
+    axis = (
+        int(parts.known(2, "axis").item()) if parts.has(2) else int(parts.attr("axis", -2 if parts.opset >= 20 else 1))
+    )
+    axis %= len(shape)
+    length = int(parts.known(1, "length").item()) if parts.has(1) else shape[axis]
+    bins = parts.output_shape()[axis]
+    if parts.attr("inverse", 0) and parts.attr("onesided", 0):
+        raise Impossible("a one-sided inverse transform is not handled")
+    used = min(length, shape[axis])
+    x = parts.part(parts.input(0), axis, 0, used) if used < shape[axis] else parts.input(0)
+    order = [*(i for i in range(len(shape)) if i != axis), axis]  # (..., real and imaginary, samples)
+    x = parts("Transpose", x, perm=order)
+    cosines, sines = _waves(used, length, bins, parts.dtype(0), inverse=bool(parts.attr("inverse", 0)))
+    real, imaginary = parts("MatMul", x, cosines), parts("MatMul", x, sines)
+    if shape[-1] == 1:
+        both = parts("Concat", real, imaginary, axis=-2)
+    else:
+        turned = [
+            parts.part(value, len(shape) - 2, index, index + 1) for value in (real, imaginary) for index in (0, 1)
+        ]
+        both = parts("Concat", parts("Sub", turned[0], turned[3]), parts("Add", turned[1], turned[2]), axis=-2)
+    return [parts("Transpose", both, perm=[order.index(i) for i in range(len(shape))])]
+
+
+def stft(parts: Parts) -> list[str]:
+    """Gather the frames, and multiply them with the window and the waves."""
+    step, shape = int(parts.known(1, "frame step").item()), parts.shape(0)
+    if len(shape) == 3 and shape[2] != 1:
+        raise Impossible("a complex signal is not handled")
+    length = int(parts.known(3, "frame length").item()) if parts.has(3) else parts.shape(2)[0]
+    # Not the inferred shape: onnx 1.23 infers all bins where `onesided` is left to its default.
+    count, bins = (shape[1] - length) // step + 1, length // 2 + 1 if parts.attr("onesided", 1) else length
+    signal = parts.reshape(parts.input(0), *shape[:2])
+    frames = parts("Gather", signal, np.arange(count)[:, None] * step + np.arange(length), axis=1)
+    if parts.has(2):
+        frames = parts("Mul", frames, parts.input(2))
+    waves = np.stack(_waves(length, length, bins, parts.dtype(0), inverse=False), axis=-1)
+    both = parts("MatMul", frames, waves.reshape(length, bins * 2))
+    return [parts.reshape(both, shape[0], count, bins, 2)]
+
+
+def _waves(samples: int, length: int, bins: int, dtype: np.dtype[Any], *, inverse: bool) -> tuple[Array, Array]:
+    """Return the cosines and sines (samples, bins) that give the real and imaginary part of a real signal."""
+    turns = np.outer(np.arange(samples), np.arange(bins)) % length / length
+    angle = (2 if inverse else -2) * math.pi * turns
+    scale = 1 / length if inverse else 1
+    return (np.cos(angle) * scale).astype(dtype), (np.sin(angle) * scale).astype(dtype)

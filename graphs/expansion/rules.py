@@ -1,0 +1,58 @@
+"""What is replaced by hand: by domain and operator. Everything else has a definition of ONNX's or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from graphs.expansion import control, integers, operators
+from graphs.expansion.recurrent import recurrent
+from graphs.expansion.resize import resize, upsample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphs.expansion.parts import Parts
+
+    Rule = Callable[[Parts], Sequence[str | None]]
+
+_MICROSOFT: Final = "com.microsoft"
+
+RULES: Final[Mapping[tuple[str, str], Rule]] = {
+    ("", "ConvTranspose"): operators.conv_transpose,
+    ("", "DFT"): operators.dft,
+    ("", "Dropout"): operators.dropout,
+    ("", "EyeLike"): operators.eye_like,
+    ("", "GRU"): recurrent,
+    ("", "If"): control.if_,
+    ("", "IsInf"): operators.is_inf,
+    ("", "LSTM"): recurrent,
+    ("", "Loop"): control.loop,
+    ("", "LpNormalization"): operators.lp_normalization,
+    ("", "Mod"): operators.modulo,
+    ("", "OneHot"): operators.one_hot,
+    ("", "Pow"): operators.power,
+    ("", "QLinearConv"): integers.qlinear_conv,
+    ("", "QLinearMatMul"): integers.qlinear_matmul,
+    ("", "RNN"): recurrent,
+    ("", "ReduceMax"): operators.reduced_truth,
+    ("", "ReduceMin"): operators.reduced_truth,
+    ("", "Resize"): resize,
+    ("", "ReverseSequence"): operators.reverse_sequence,
+    ("", "STFT"): operators.stft,
+    ("", "Scan"): control.scan,
+    ("", "SpaceToDepth"): operators.space_to_depth,
+    ("", "Upsample"): upsample,
+    (_MICROSOFT, "DequantizeLinear"): integers.standard,
+    (_MICROSOFT, "DynamicQuantizeMatMul"): integers.dynamic_matmul,
+    (_MICROSOFT, "MatMulIntegerToFloat"): integers.matmul_to_float,
+    (_MICROSOFT, "QGemm"): integers.qgemm,
+    (_MICROSOFT, "QLinearAdd"): integers.qlinear_binary("Add"),
+    (_MICROSOFT, "QLinearAveragePool"): integers.qlinear_unary("AveragePool"),
+    (_MICROSOFT, "QLinearConcat"): integers.qlinear_concat,
+    (_MICROSOFT, "QLinearGlobalAveragePool"): integers.qlinear_unary("GlobalAveragePool"),
+    (_MICROSOFT, "QLinearLeakyRelu"): integers.qlinear_unary("LeakyRelu"),
+    (_MICROSOFT, "QLinearMul"): integers.qlinear_binary("Mul"),
+    (_MICROSOFT, "QLinearSigmoid"): integers.qlinear_unary("Sigmoid"),
+    (_MICROSOFT, "QLinearSoftmax"): integers.qlinear_unary("Softmax"),
+    (_MICROSOFT, "QuantizeLinear"): integers.standard,
+}
