@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects
 from experiments.calibration.features import OPTIONS, write_simulations
 from experiments.calibration.table import Table, read_table, rows_hash, with_own
-from experiments.calibration.training import DRAM_REFERENCE, by_key, fit_all, samples, training_rows, versions
+from experiments.calibration.training import DRAM_REFERENCE, by_device, fit_all, samples, training_rows, versions
 from partition import CalibrationSet, LatencyModel, save_calibration
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def calibrate(
     fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
     known = merged(shipped(result), fresh)
     found, refused = samples(measured.rows, known)
-    groups = by_key(found)
-    fitted = tuple(model for key, group in groups.items() for model in fit_all(key, group))
+    groups = by_device(found).values()
+    fitted = tuple(model for group in groups for model in fit_all(group))
     print_refusals(refused, console)
     if not fitted:
         console.print("no device has enough measured models that are simulated; nothing is written")
         return 1
-    used = [row for key, group in groups.items() for row in training_rows(key, group)]
+    used = [row for group in groups for row in training_rows(group)]
     calibration = CalibrationSet(
         models=fitted,
         options=dict(OPTIONS),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from experiments.calibration.features import OPTIONS, REFERENCES, Simulation
-from experiments.calibration.fit import fit_relative, interval, leave_one_out, percentage_errors
+from experiments.calibration.fit import fit_relative, interval, percentage_errors
 from partition import DRAM_BYTES, MACS, OVERHEAD, LatencyModel, load_device
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from experiments.calibration.table import Measurement
 
+    Array = npt.NDArray[np.float64]
+
 Key = tuple[str, str, str]  # device, compiler, precision
+RowKey = tuple[str, str, str, str]  # Measurement.key
 
 # A chip with a simulator of its own -> the reference that was simulated in its place: soc_model 77 and 52 are one
 # silicon and gave identical numbers for all that was tried (benchmarks/qnn_validation.py tries again).
@@ -27,6 +30,9 @@ OWN_SIMULATION: Final = {"sa8255p": "sa8255p", "qcs9075": "sa8255p"}
 DRAM_REFERENCE: Final = REFERENCES[0]
 _MIDDLE_ARCH: Final = 73
 SHARE: Final = 0.8
+# Precision -> the one whose coefficients it takes times one factor. Few models are measured with 8 bit weights and 16
+# bit activations, and those scatter most: held out, five numbers of their own are worse (benchmarks/README.md).
+FOLLOWS: Final = {"w8a16": "int8"}
 # Coefficients from fewer models would be memory, not a fit: two for a chip with its own simulation, four or five
 # for one that is modelled from its siblings.
 _LEAST_MODELS: Final = {True: 8, False: 10}
@@ -80,47 +86,60 @@ def by_key(found: Iterable[Sample]) -> dict[Key, tuple[Sample, ...]]:
     return {key: tuple(sorted(group, key=lambda s: s.row.model)) for key, group in sorted(groups.items())}
 
 
-def fit_all(key: Key, group: Sequence[Sample]) -> tuple[LatencyModel, ...]:
-    """Fit the latency models of one device, compiler and precision, best first; none from too few samples."""
-    return tuple(fit(key, names, usable) for names, usable in _enough(key, group))
+def by_device(found: Iterable[Sample]) -> dict[str, tuple[Sample, ...]]:
+    """Group samples by device: its latency models are fitted together."""
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for group in by_key(found).values():
+        groups[group[0].row.device].extend(group)
+    return {device: tuple(group) for device, group in groups.items()}
 
 
-def training_rows(key: Key, group: Sequence[Sample]) -> list[Measurement]:
+def fit_all(group: Sequence[Sample]) -> tuple[LatencyModel, ...]:
+    """Fit the latency models of one device, best first for each compiler and precision; none from too few samples."""
+    found: dict[Key, list[LatencyModel]] = defaultdict(list)
+    for names, key, usable in _enough(group):
+        found[key].append(_model(names, key, usable))
+    return tuple(model for _, models in sorted(found.items()) for model in models)
+
+
+def training_rows(group: Sequence[Sample]) -> list[Measurement]:
     """List the rows that `fit_all` learns from."""
-    taught = {s.row.model for _, usable in _enough(key, group) for s in usable}
-    return [sample.row for sample in group if sample.row.model in taught]
+    taught = {sample.row.key for _, key, usable in _enough(group) for sample in _of(key, usable)}
+    return [sample.row for sample in group if sample.row.key in taught]
 
 
-def predict_each(key: Key, group: Sequence[Sample]) -> dict[str, tuple[float, float, float]]:
-    """Predict each model of a group by the others: latency and the interval's bounds in seconds, by model name.
+def predict_each(group: Sequence[Sample]) -> dict[RowKey, tuple[float, float, float]]:
+    """Predict each row of a device by its other models: latency and the interval's bounds in seconds, by row key.
 
     A model that the best terms cannot describe is predicted by the next ones. The interval comes from the held-out
     ratios of the other models.
     """
-    found: dict[str, tuple[float, float, float]] = {}
-    for names, usable in _enough(key, group):
-        measured = _measured(usable)
-        predicted = leave_one_out(_matrix(usable, names), measured)
-        for index, sample in enumerate(usable):
+    found: dict[RowKey, tuple[float, float, float]] = {}
+    for names, key, usable in _enough(group):
+        rows = _of(key, usable)
+        predicted, measured = _held_out(names, key, usable), _measured(rows)
+        for index, sample in enumerate(rows):
             low, high = interval(np.delete(measured / predicted, index), SHARE)
             value = float(predicted[index])
-            found.setdefault(sample.row.model, (value, value * low, value * high))
+            found.setdefault(sample.row.key, (value, value * low, value * high))
     return found
 
 
-def _enough(key: Key, group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], list[Sample]]]:
-    """Yield each set of terms with the samples that have them, if there are enough to fit."""
-    for names in term_sets(key[0], key[2]):
-        usable = [sample for sample in group if sample.has(names)]
-        if len(usable) >= least_models(key[0]):
-            yield names, usable
+def _enough(group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], Key, list[Sample]]]:
+    """Yield each set of terms and each key that has enough samples with them, with all such samples of the device."""
+    device = group[0].row.device
+    for precision in dict.fromkeys(sample.row.precision for sample in group):
+        for names in term_sets(device, precision):
+            groups = by_key(sample for sample in group if sample.has(names))
+            kept = {key: rows for key, rows in groups.items() if len(rows) >= least_models(device)}
+            usable = [sample for rows in kept.values() for sample in rows]
+            yield from ((names, key, usable) for key in kept if key[2] == precision)
 
 
-def fit(key: Key, names: Sequence[str], group: Sequence[Sample]) -> LatencyModel:
+def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyModel:
     """Fit the latency model of one device, compiler and precision; its errors and interval are held out by model."""
-    terms, measured = _matrix(group, names), _measured(group)
-    coefficients = fit_relative(terms, measured)
-    held_out = leave_one_out(terms, measured)
+    rows = _of(key, usable)
+    held_out, measured = _held_out(names, key, usable), _measured(rows)
     errors = percentage_errors(held_out, measured) / 100
     low, high = interval(measured / held_out, SHARE)
     return LatencyModel(
@@ -128,14 +147,42 @@ def fit(key: Key, names: Sequence[str], group: Sequence[Sample]) -> LatencyModel
         compiler=key[1],
         precision=key[2],
         coefficients=tuple(
-            (name, float(f"{value:.6g}")) for name, value in zip(names, coefficients, strict=True) if value > 0
+            (name, float(f"{value:.6g}"))
+            for name, value in zip(names, _coefficients(names, key, usable), strict=True)
+            if value > 0
         ),
         low_ratio=round(low, 4),
         high_ratio=round(high, 4),
-        models=len(group),
+        models=len(rows),
         error_median=round(float(np.median(errors)), 4),
         error_p90=round(float(np.percentile(errors, 90)), 4),
     )
+
+
+def _held_out(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> Array:
+    """Predict each row of the key by a fit to the device's rows of other models."""
+    rows = _of(key, usable)
+    others = [[sample for sample in usable if sample.row.model != row.row.model] for row in rows]
+    matrix = _matrix(rows, names)
+    return np.array([x @ _coefficients(names, key, rest) for x, rest in zip(matrix, others, strict=True)])
+
+
+def _coefficients(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> Array:
+    """Fit the coefficients of one key to samples of its device.
+
+    The compilers of a device share all but the overhead of a call: what they run is one silicon. A precision that
+    follows another has that one's coefficients times one factor, the median of measured over predicted.
+    """
+    device, compiler, precision = key
+    leader = (device, compiler, FOLLOWS.get(precision, ""))
+    if _of(leader, usable):
+        coefficients, rows = _coefficients(names, leader, usable), _of(key, usable)
+        return coefficients * float(np.median(_measured(rows) / (_matrix(rows, names) @ coefficients)))
+    rows = [sample for sample in usable if sample.row.precision == precision]
+    compilers = sorted({sample.row.compiler for sample in rows})
+    overheads = [[float(sample.row.compiler == name) for name in compilers] for sample in rows]
+    shared = fit_relative(np.hstack([overheads, _matrix(rows, names)[:, 1:]]), _measured(rows))
+    return np.array([shared[compilers.index(compiler)], *shared[len(compilers) :]])
 
 
 def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
@@ -184,9 +231,13 @@ def _refusal(case: Mapping[str, Simulation]) -> str:
     return (refused or missing or ["its work or its DRAM traffic is not known"])[0]
 
 
-def _matrix(group: Sequence[Sample], names: Sequence[str]) -> npt.NDArray[np.float64]:
+def _of(key: Key, group: Iterable[Sample]) -> list[Sample]:
+    return [s for s in group if (s.row.device, s.row.compiler, s.row.precision) == key]
+
+
+def _matrix(group: Sequence[Sample], names: Sequence[str]) -> Array:
     return np.array([[1.0 if name == OVERHEAD else sample.terms[name] for name in names] for sample in group])
 
 
-def _measured(group: Sequence[Sample]) -> npt.NDArray[np.float64]:
+def _measured(group: Sequence[Sample]) -> Array:
     return np.array([sample.row.latency_s for sample in group])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.calibration.fit import percentage_errors, rank_correlation
-from experiments.calibration.training import OWN_SIMULATION, Key, Sample, by_key, predict_each
+from experiments.calibration.training import OWN_SIMULATION, Key, Sample, by_device, by_key, predict_each
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -75,11 +75,12 @@ def predict(
     """
     macs = {(s.model, s.precision): s.macs for s in simulations if s.macs is not None}
     groups = by_key(found)
+    trained = by_device(sample for sample in found if sample.row.model in calibration.trained_on)
+    by_others = {row: known for group in trained.values() for row, known in predict_each(group).items()}
     predictions = []
     for key, group in groups.items():
-        by_others = predict_each(key, [s for s in group if s.row.model in calibration.trained_on])
         for sample in group:
-            known = by_others.get(sample.row.model) or _by_calibration(key, sample, calibration)
+            known = by_others.get(sample.row.key) or _by_calibration(key, sample, calibration)
             if known is not None and (wanted is None or sample.row.model in wanted):
                 predictions.append(_prediction(key, sample, known, groups, calibration, macs))
     return tuple(predictions)

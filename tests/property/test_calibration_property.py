@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,8 @@ from experiments.calibration.fit import (
     non_negative_least_squares,
     rank_correlation,
 )
+from experiments.calibration.table import Measurement
+from experiments.calibration.training import Sample, predict_each
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -89,3 +92,23 @@ def test_ranks_know_no_scale(seed: int, rows: int) -> None:
     values = np.random.default_rng(seed).random(rows)
     assert rank_correlation(values, np.exp(3 * values)) == pytest.approx(1.0)
     assert rank_correlation(values, -values) == pytest.approx(-1.0)
+
+
+@settings(deadline=None, max_examples=20)
+@given(SEEDS, st.floats(0.01, 100.0))
+def test_a_device_that_is_so_many_times_slower_is_predicted_so_many_times_slower(seed: int, factor: float) -> None:
+    """Over two runtimes and two precisions that share their coefficients, and with intervals as wide."""
+    random = np.random.default_rng(seed)
+    group = []
+    for compiler, precision in (("ort_qnn", "int8"), ("snpe", "int8"), ("ort_qnn", "w8a16")):
+        for model, time_s in enumerate(random.uniform(1e-4, 1e-1, 10)):
+            latency_s = (2e-4 + 0.9 * time_s) * random.normal(1, 0.1)
+            row = Measurement(
+                model=f"net{model}", precision=precision, device="qcs9075", compiler=compiler, latency_s=latency_s
+            )
+            group.append(Sample(row=row, terms={"qcs9075": time_s}))
+    slower = [dataclasses.replace(s, row=dataclasses.replace(s.row, latency_s=factor * s.row.latency_s)) for s in group]
+    known, scaled = predict_each(group), predict_each(slower)
+    assert known.keys() == scaled.keys() == {sample.row.key for sample in group}
+    for key, prediction in known.items():
+        np.testing.assert_allclose(scaled[key], np.array(prediction) * factor, rtol=1e-6)

@@ -8,52 +8,89 @@ import numpy as np
 import pytest
 
 from experiments.calibration.table import Measurement
-from experiments.calibration.training import Sample, fit_all, predict_each, training_rows
+from experiments.calibration.training import Key, Sample, fit_all, predict_each, training_rows
 from partition import DRAM_BYTES, MACS, OVERHEAD
 
 KEY = ("qcs9075", "ort_qnn", "fp16")
 MODELS = 16
 
 
-def samples(overhead_s: float, ratio: float, s_per_mac: float, *, noise: float = 0.0) -> list[Sample]:
+def samples(overhead_s: float, ratio: float, s_per_mac: float, *, noise: float = 0.0, key: Key = KEY) -> list[Sample]:
     """Models that follow one law of the simulated time and the MACs, up to `noise`."""
     random = np.random.default_rng(0)
     found = []
     for index in range(MODELS):
         simulated_s, macs = random.uniform(1e-3, 1e-2), random.uniform(1e8, 1e10)
         latency_s = (overhead_s + ratio * simulated_s + s_per_mac * macs) * (1 + noise * random.standard_normal())
-        row = Measurement(model=f"net{index}", precision="fp16", device=KEY[0], compiler=KEY[1], latency_s=latency_s)
-        found.append(Sample(row=row, terms={KEY[0]: simulated_s, MACS: macs, DRAM_BYTES: 1e7}))
+        row = Measurement(model=f"net{index}", precision=key[2], device=key[0], compiler=key[1], latency_s=latency_s)
+        found.append(Sample(row=row, terms={key[0]: simulated_s, MACS: macs, DRAM_BYTES: 1e7}))
     return found
 
 
+def times(factor: float, sample: Sample) -> Sample:
+    return dataclasses.replace(sample, row=dataclasses.replace(sample.row, latency_s=factor * sample.row.latency_s))
+
+
 def test_a_simulated_chip_takes_the_macs_in_float_only() -> None:
-    first, second = fit_all(KEY, samples(1e-4, 0.9, 5e-13))
+    first, second = fit_all(samples(1e-4, 0.9, 5e-13))
     assert dict(first.coefficients) == pytest.approx({OVERHEAD: 1e-4, KEY[0]: 0.9, MACS: 5e-13}, rel=1e-4)
     assert [name for name, _ in second.coefficients if name == MACS] == []
-    (only,) = fit_all((*KEY[:2], "int8"), samples(1e-4, 0.9, 0.0))
+    (only,) = fit_all(samples(1e-4, 0.9, 0.0, key=(*KEY[:2], "int8")))
     assert dict(only.coefficients) == pytest.approx({OVERHEAD: 1e-4, KEY[0]: 0.9})
 
 
-def test_a_prediction_does_not_depend_on_the_latency_that_it_predicts() -> None:
-    group = samples(1e-4, 0.9, 5e-13, noise=0.2)
-    before = predict_each(KEY, group)
-    for index in (0, 7):
-        row = group[index].row
-        wrong = dataclasses.replace(group[index], row=dataclasses.replace(row, latency_s=30 * row.latency_s))
-        after = predict_each(KEY, [*group[:index], wrong, *group[index + 1 :]])
-        assert after[row.model][0] == pytest.approx(before[row.model][0])
-        assert after["net3"][0] != before["net3"][0]
+def test_two_runtimes_of_a_device_share_all_but_the_overhead() -> None:
+    keys = [("qcs9075", "ort_qnn", "int8"), ("qcs9075", "snpe", "int8")]
+    group = [*samples(1e-4, 0.9, 0.0, key=keys[0]), *samples(3e-4, 0.9, 0.0, key=keys[1])]
+    found = {model.key: dict(model.coefficients) for model in fit_all(group)}
+    assert found[keys[0]] == pytest.approx({OVERHEAD: 1e-4, KEY[0]: 0.9})
+    assert found[keys[1]] == pytest.approx({OVERHEAD: 3e-4, KEY[0]: 0.9})
+    uneven = [*samples(1e-4, 0.9, 0.0, key=keys[0]), *samples(1e-4, 1.1, 0.0, key=keys[1])]
+    ratios = {model.key: dict(model.coefficients)[KEY[0]] for model in fit_all(uneven)}
+    assert ratios[keys[0]] == ratios[keys[1]]
+
+
+def test_wide_activations_follow_int8_by_one_factor() -> None:
+    """Whatever the overhead of its own rows would be: few models cannot tell it."""
+    int8 = samples(1e-4, 0.9, 0.0, key=(*KEY[:2], "int8"))
+    wide = samples(5e-4, 1.2, 0.0, noise=0.2, key=(*KEY[:2], "w8a16"))
+    base, scaled = fit_all([*int8, *wide])
+    assert (base.precision, scaled.precision) == ("int8", "w8a16")
+    factor = dict(scaled.coefficients)[OVERHEAD] / 1e-4
+    assert dict(scaled.coefficients)[KEY[0]] == pytest.approx(0.9 * factor, rel=1e-4)
+    predicted = [base.predict(sample.terms) for sample in wide]
+    assert factor == pytest.approx(
+        np.median([s.row.latency_s / p for s, p in zip(wide, predicted, strict=True)]), rel=1e-4
+    )
+    (alone,) = fit_all(samples(5e-4, 1.2, 0.0, key=(*KEY[:2], "w8a16")))
+    assert dict(alone.coefficients) == pytest.approx({OVERHEAD: 5e-4, KEY[0]: 1.2})
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8", "w8a16"])
+def test_a_prediction_does_not_depend_on_any_latency_of_the_same_model(precision: str) -> None:
+    """Neither on the one that it predicts nor on that of the other runtime or precision, which a fit shares."""
+    keys = [(KEY[0], c, p) for c in ("ort_qnn", "snpe") for p in ("fp16", "int8", "w8a16")]
+    group = [s for key in keys for s in samples(1e-4, 0.9, 5e-13, noise=0.2, key=key)]
+    before = predict_each(group)
+    for model in ("net0", "net7"):
+        after = predict_each([times(30.0, s) if s.row.model == model else s for s in group])
+        row = (model, precision, KEY[0], "snpe")
+        other = ("net3", *row[1:])
+        assert after[row][0] == pytest.approx(before[row][0])
+        assert after[other][0] != before[other][0]
 
 
 def test_a_model_without_its_macs_is_predicted_by_the_simulation_alone() -> None:
     group = samples(1e-4, 0.9, 0.0)
     group[3] = dataclasses.replace(group[3], terms={KEY[0]: group[3].terms[KEY[0]]})
-    assert predict_each(KEY, group)["net3"][0] == pytest.approx(group[3].row.latency_s)
+    assert predict_each(group)[group[3].row.key][0] == pytest.approx(group[3].row.latency_s)
 
 
 def test_too_few_models_give_no_fit_and_teach_nothing() -> None:
     few = samples(1e-4, 0.9, 0.0)[:7]
-    assert fit_all(KEY, few) == ()
-    assert predict_each(KEY, few) == {}
-    assert training_rows(KEY, few) == []
+    assert fit_all(few) == ()
+    assert predict_each(few) == {}
+    assert training_rows(few) == []
+    enough = samples(1e-4, 0.9, 0.0, key=(*KEY[:2], "int8"))
+    assert {model.precision for model in fit_all([*few, *enough])} == {"int8"}
+    assert {row.precision for row in training_rows([*few, *enough])} == {"int8"}
