@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from experiments.picture import pyplot, save
 from experiments.units import tick
 
 if TYPE_CHECKING:
@@ -30,11 +31,7 @@ def draw_knobs(points: Sequence[Point], axes: Sequence[Axis], title: str, stem: 
     drawn = [point for point in points if point.estimate is not None]
     if not drawn:
         return False
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
-    from matplotlib import pyplot as plt
+    plt = pyplot()
 
     models = list(dict.fromkeys(point.model for point in drawn))
     figure, grid = plt.subplots(
@@ -52,9 +49,7 @@ def draw_knobs(points: Sequence[Point], axes: Sequence[Axis], title: str, stem: 
     if any(labels):
         figure.legend(handles=handles, labels=labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.suptitle(f"{title}; bars: the simulator's bounds", fontsize=11)
-    for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
-    plt.close(figure)
+    save(figure, stem)
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
+from experiments.picture import pyplot, save
 from experiments.ranking import Ranked, objective_name, objective_unit, value
 from experiments.units import tick
 
@@ -31,11 +32,7 @@ def draw_frontiers(
     drawn = [r for r in ranked if r.standing != "unranked"]
     if not drawn:
         return False
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
-    from matplotlib import pyplot as plt
+    plt = pyplot()
 
     shown = [device for device in devices if any(r.row.device == device.name for r in drawn)]
     colours = _colours(drawn)
@@ -48,9 +45,7 @@ def draw_frontiers(
     _legend(figure, drawn, colours)
     figure.suptitle(title, fontsize=12)
     figure.supxlabel("\n".join(textwrap.wrap(caption, 66 * len(shown) + 16)), fontsize=8, color="#444444")
-    for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
-    plt.close(figure)
+    save(figure, stem)
     return True
 
 
@@ -60,14 +55,13 @@ def _colours(drawn: Sequence[Ranked]) -> dict[str, str]:
 
 
 def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], colours: dict[str, str]) -> None:
-    for number, series in enumerate(dict.fromkeys(p.row.series for p in points)):
+    for series in dict.fromkeys(p.row.series for p in points):
         members = [p for p in points if p.row.series == series]
         colour = colours[series[0]]
-        label_offset = (6, 5) if number % 2 == 0 else (6, -11)  # neighbours of two series do not write over each other
         for point in members:
             _point(axis, point, objectives, colour)
         for place, label in _labels(members, objectives).items():
-            axis.annotate(label, place, xytext=label_offset, textcoords="offset points", fontsize=7, color=colour)
+            axis.annotate(label, place, xytext=(0, 0), textcoords="offset points", fontsize=7, color=colour)
         _frontier_line(axis, [p for p in members if p.standing == "frontier"], objectives, colour)
     _device_line(axis, points, objectives)
     for objective, direction in zip(objectives, ("x", "y"), strict=True):

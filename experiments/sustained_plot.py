@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from experiments.picture import pyplot, save
 from experiments.units import seconds, tick
 
 if TYPE_CHECKING:
@@ -54,24 +55,6 @@ def draw_latencies(results: Mapping[str, Result], standing: Standing, title: str
     _latency(axis, results, standing)
     axis.set_title(title, fontsize=11)
     save(figure, stem)
-
-
-def pyplot() -> Any:  # noqa: ANN401 - the module
-    """Return pyplot, set up to draw files that are the same every time."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
-def save(figure: Any, stem: Path) -> None:  # noqa: ANN401 - a Figure, whose module is not imported here
-    """Write `stem`.png and `stem`.svg and let the figure go."""
-    for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=140, metadata={"Date": None} if suffix == ".svg" else None)
-    pyplot().close(figure)
 
 
 def _shown(runs: Sequence[Run], lines: Sequence[Mapping[str, Any]]) -> list[Run]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from experiments.picture import pyplot, save
 from experiments.tiles_error import short_error
 from experiments.units import tick
 from partition.tile import (
@@ -42,7 +43,7 @@ _AXES: Final = {"y": "output rows", "x": "output columns", "k": "output channels
 
 def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: Path) -> None:
     """Draw throughput lost by kind of operator and direction, and how many tiles could not be built at all."""
-    plt = _pyplot()
+    plt = pyplot()
     kinds, directions = list(dict.fromkeys(m.kind for m in matrix)), list(dict.fromkeys(m.direction for m in matrix))
     cells = {(m.kind, m.direction): m for m in matrix}
     values = np.array([[cells[k, d].median_ratio if cells[k, d].median_ratio is not None else np.nan
@@ -64,12 +65,12 @@ def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: 
     axis.set_yticks(range(len(kinds)), kinds)
     figure.colorbar(image, label="throughput lost, median, %")
     axis.set_title("Tiles carried over unchanged, modelled\n" + "\n".join(map(_title, (npu, gpu))), fontsize=9)
-    _save(figure, stem)
+    save(figure, stem)
 
 
 def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -> None:
     """Draw the best latency for each pair of tile sizes, all else free, on both machines; grey is illegal."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.4, 5.2), layout="constrained")
     space, kernels = balanced_space(layer, npu), power_space(layer, gpu)
     rows = "y" if len(space.y) > 1 else "x"
@@ -99,7 +100,7 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
         f"{short_layer(layer)} ({layer.name}): best modelled latency for each pair of sizes; grey: no legal tile "
         "(lanes, weight alignment, threads, registers or memory)", fontsize=10,
     )  # fmt: skip
-    _save(figure, stem)
+    save(figure, stem)
 
 
 def _second_axis(layer: Layer, npu: NpuMachine, space: NpuSpace, rows: str) -> str:
@@ -127,7 +128,7 @@ def draw_frontiers(
     """Draw on-chip memory against latency of all tiles on the frontier; the colour is their energy."""
     from matplotlib.colors import LogNorm
 
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12.4, 4.8), layout="constrained")
     costs = [[(max(p.on_chip_bytes, 1.0), p.latency_s, p.energy_j) for p in front] for front in (npu_front, gpu_front)]
     for axis, front, machine in zip(axes, costs, machines, strict=True):
@@ -142,7 +143,7 @@ def draw_frontiers(
         f"{short_layer(layer)} ({layer.name}), modelled: tiles that no other beats in latency, energy and memory",
         fontsize=10,
     )
-    _save(figure, stem)
+    save(figure, stem)
 
 
 def short_layer(layer: Layer) -> str:
@@ -220,21 +221,3 @@ def _thin(sizes: Sequence[int]) -> Sequence[int]:
     if len(sizes) <= _MOST_TICKS:
         return sizes
     return [sizes[round(i * (len(sizes) - 1) / (_MOST_TICKS - 1))] for i in range(_MOST_TICKS)]
-
-
-def _pyplot() -> Any:  # noqa: ANN401 - matplotlib's own
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
-def _save(figure: Figure, stem: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=130, metadata={"Date": None} if suffix == ".svg" else None)
-    plt.close(figure)

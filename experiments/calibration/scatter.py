@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.validation import is_simulated, score
+from experiments.picture import pyplot, save
 from experiments.units import tick
 
 if TYPE_CHECKING:
@@ -26,11 +27,7 @@ _NAMED: Final = 4
 
 def draw_scatter(predictions: Sequence[Prediction], stem: Path) -> None:
     """Draw one panel per precision to `stem`.png and `stem`.svg: measured across, predicted up."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
-    from matplotlib import pyplot as plt
+    plt = pyplot()
 
     precisions = sorted({p.row.precision for p in predictions})
     figure, axes = plt.subplots(
@@ -52,9 +49,7 @@ def draw_scatter(predictions: Sequence[Prediction], stem: Path) -> None:
         frameon=False,
         fontsize=9,
     )
-    for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
-    plt.close(figure)
+    save(figure, stem)
 
 
 def _panel(axis: Axes, predictions: Sequence[Prediction], precision: str) -> None:
@@ -88,13 +83,5 @@ def _name_worst(axis: Axes, predictions: Sequence[Prediction]) -> None:
     for p in sorted(predictions, key=lambda p: -abs(p.error_ratio)):
         named.setdefault(p.row.model, p)
     for p in list(named.values())[:_NAMED]:
-        below = p.error_ratio < 0
-        axis.annotate(
-            p.row.model,
-            (p.row.latency_s, p.predicted_s),
-            xytext=(5, -9 if below else 5),
-            textcoords="offset points",
-            ha="left" if below else "right",
-            fontsize=7,
-            color="#333333",
-        )
+        place = (p.row.latency_s, p.predicted_s)
+        axis.annotate(p.row.model, place, xytext=(0, 0), textcoords="offset points", fontsize=7, color="#333333")

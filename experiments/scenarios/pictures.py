@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from experiments.evaluator.dynamics.compare import compare_runs
+from experiments.picture import pyplot, save
 from experiments.published import load_table
 from experiments.scenarios.clock import r9
 from experiments.scenarios.endurance import t11c_runs
-from experiments.sustained_plot import draw_latencies, pyplot, save
+from experiments.sustained_plot import draw_latencies
 from experiments.units import seconds
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments.mixing import decibels
+from experiments.picture import pyplot, save
 from experiments.split_costs import crossing_bytes, members
 from experiments.splitting.report import proof
 from experiments.units import tick
@@ -48,7 +49,7 @@ def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verif
 
     A third one leaves plans behind the line, which joins the best of the two drawn; error is a colour.
     """
-    plt = _pyplot()
+    plt = pyplot()
     x, y = [*(o for o in request.objectives if o != "error"), "energy"][:2]
     figure, axis = plt.subplots(figsize=(8.2, 5.6), layout="constrained")
     points = sorted((_value(s, x), _value(s, y)) for s in found.solutions)
@@ -72,7 +73,7 @@ def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verif
         " their gap to that exact frontier."
     )
     _caption(figure, caption, 110)
-    _save(figure, request, "frontier")
+    save(figure, request.folder / "frontier")
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -141,7 +142,7 @@ def _draw_verified(axis: Axes, verified: Sequence[Verified], x: str, y: str) -> 
             "", xy=end, xytext=start, arrowprops={"arrowstyle": "->", "color": "#444444", "lw": 0.8}, zorder=4
         )
         axis.plot(*end, ls="", marker="o", ms=9, color="#444444", markerfacecolor="none", zorder=5, label=label)
-        axis.annotate(one.chosen.name, end, xytext=(7, 5), textcoords="offset points", fontsize=7, color="#444444")
+        axis.annotate(one.chosen.name, end, xytext=(0, 0), textcoords="offset points", fontsize=7, color="#444444")
         drawn.append(end)
     return drawn
 
@@ -154,7 +155,7 @@ def _both(thing: object, x: str, y: str) -> tuple[float, float] | None:
 
 def draw_cuts(request: Request, found: Found) -> None:
     """Draw the bytes that a cut at each position would hand over, and under it the plans as coloured strips."""
-    plt = _pyplot()
+    plt = pyplot()
     problem = request.operators
     position = {m: i for i, name in enumerate(problem.nodes) for m in members(problem, [name])}
     shown = _chosen_strips(found)
@@ -182,7 +183,7 @@ def draw_cuts(request: Request, found: Found) -> None:
     top.legend(handles=handles, fontsize=8, frameon=False, ncols=len(handles), loc="lower right", bbox_to_anchor=(1, 1))
     top.set_title(f"{request.graph.name}: where plans are cut", fontsize=10, loc="left")
     _caption(figure, f"Plans of {request.options.mode} execution, fastest first. {proof(found)}", 130)
-    _save(figure, request, "cuts")
+    save(figure, request.folder / "cuts")
 
 
 def _chosen_strips(found: Found) -> list[tuple[int, Solution]]:
@@ -216,7 +217,7 @@ def _mark_cuts(top: Axes, strips: Axes, solution: Solution, position: dict[str, 
 
 def draw_sensitivity(request: Request, found: Sensitivity) -> None:
     """Draw latency and bytes moved against the position of a single cut, and both by granularity (R7)."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(
         2, 2, figsize=(12, 6.4), layout="constrained", gridspec_kw={"width_ratios": [1.7, 1]}, sharex="col"
     )
@@ -241,7 +242,7 @@ def draw_sensitivity(request: Request, found: Sensitivity) -> None:
     _caption(
         figure, f"Sequential execution on {costs}; a gap in a line is a cut that a refusal or a pin excludes.", 160
     )
-    _save(figure, request, "sensitivity")
+    save(figure, request.folder / "sensitivity")
 
 
 def _draw_positions(axis: Axes, found: Sensitivity, what: Callable[[Any], float], objective: str) -> None:
@@ -299,20 +300,3 @@ def _scale(axis: Axes, direction: str, values: Sequence[float], objective: str, 
 
 def _caption(figure: Figure, text: str, width: int) -> None:
     figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=7.5, color="#444444")
-
-
-def _pyplot() -> Any:  # noqa: ANN401 - matplotlib is imported late
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "edgefrontier"  # the same rows give the same file
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
-def _save(figure: Figure, request: Request, name: str) -> None:
-    for suffix in (".png", ".svg"):
-        metadata = {"Date": None} if suffix == ".svg" else None
-        figure.savefig((request.folder / name).with_suffix(suffix), dpi=150, metadata=metadata)
-    _pyplot().close(figure)
