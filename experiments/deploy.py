@@ -3,7 +3,7 @@
 PLAN is a `plans/<digest>.json` that `experiments.pareto` or `experiments.placement` wrote. The folder holds the
 artefacts, `run.sh` (adb for Android, ssh for Linux boards), `device.sh` and `manifest.json`.
 
-Exit code: 0 done, 1 when the device did not run it, 2 for wrong arguments or a plan that cannot be deployed.
+Exit code: 0 done, 1 when the device did not run it or computed something else, 2 for wrong arguments or a plan that cannot be deployed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--serial", default="", metavar="SERIAL", help="for Android, where more than one answers")
     parser.add_argument(
         "--tools", type=Path, default=None, metavar="DIR",
-        help="folder with the device's onnxruntime_perf_test or snpe-throughput-net-run and Qualcomm's libraries",
+        help="folder with the device's onnxruntime_perf_test and onnx_test_runner, or snpe-throughput-net-run and "
+        "snpe-net-run, and Qualcomm's libraries",
     )  # fmt: skip
     parser.add_argument("--runs", type=positive, default=100, metavar="N", help="inferences (default: %(default)s)")
     parser.add_argument(

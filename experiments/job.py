@@ -363,7 +363,7 @@ def _evaluate_all(
     def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
         row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
         if row.status == "ok":
-            write_plan(candidate.plan, request.folder)  # what `experiments.deploy` takes
+            write_plan(candidate.plan, request.folder, request.graph)  # what `experiments.deploy` takes
         store.append_row(request.folder, row)
         return row
 

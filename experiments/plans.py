@@ -17,17 +17,18 @@ PLANS_DIR: Final = "plans"
 GRAPHS_DIR: Final = "graphs"
 
 
-def write_plan(plan: Plan, folder: Path) -> Path:
+def write_plan(plan: Plan, folder: Path, whole: Graph | None = None) -> Path:
     """Write the plan below `folder`, with each segment's graph once, and return the JSON's path.
 
-    A graph that is there already is kept: its name is its content.
+    With `whole`, the model that the plan is for, it goes there too: a run on a device is held against it. A graph that
+    is there already is kept: its name is its content.
     """
     graphs = folder / PLANS_DIR / GRAPHS_DIR
     graphs.mkdir(parents=True, exist_ok=True)
-    for segment in plan.segments:
-        path = graphs / f"{segment.graph.digest}.onnx"
+    for graph in (*(segment.graph for segment in plan.segments), *([whole] if whole else [])):
+        path = graphs / f"{graph.digest}.onnx"
         if not path.exists():
-            save(segment.graph, path)
+            save(graph, path)
     path = folder / PLANS_DIR / f"{plan.digest[:12]}.json"
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(plan.to_json() + "\n", encoding="utf-8")
@@ -48,6 +49,19 @@ def read_plan(path: Path, device: Callable[[str], Device] = load_device) -> Plan
         raise PlanError(f"cannot read the plan {path}: {error}") from error
     except (DeviceError, GraphError) as error:
         raise PlanError(f"the plan {path} cannot be used: {error}") from error
+
+
+def read_whole(path: Path, plan: Plan) -> Graph | None:
+    """Read the model that a plan is for from beside it, None where it is not there.
+
+    Raises:
+        PlanError: what is there is something else.
+    """
+    beside = _GraphsBeside(path.parent / GRAPHS_DIR, {plan.graph_digest: plan.segments[0].graph.name})
+    try:
+        return beside[plan.graph_digest] if plan.graph_digest in beside else None  # noqa: SIM401 - `get` loads nothing
+    except GraphError as error:
+        raise PlanError(f"the model beside the plan {path} cannot be used: {error}") from error
 
 
 def _names(text: str) -> dict[str, str]:

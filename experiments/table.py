@@ -90,7 +90,7 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
         row.latency_source or "",
         _energy(row, interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j))),
         size(row.artefact_bytes),
-        _error(row),
+        error_text(row),
         _remark(row),
     )
 
@@ -103,7 +103,8 @@ def _variant(row: Row) -> str:
     return " ".join(filter(None, [row.precision, row.options]))
 
 
-def _error(row: Row) -> str:
+def error_text(row: Row) -> str:
+    """Say how the outputs compare with the reference."""
     if row.error_verdict is None:
         return row.runs_on or "-"
     if row.cosine is None:  # integers, an all-zero side, or names and shapes that differ

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from graphs.error import OutputError, Verdict, compare
     from graphs.expansion import Expanded, expanded
     from graphs.expansion.parts import View
-    from graphs.feeds import random_inputs
+    from graphs.feeds import load_tensor, random_inputs, save_tensor
     from graphs.one_node import single
     from graphs.onnx_io import from_proto, load, save
     from graphs.quantisation import Calibration, layer_errors, quantise
@@ -37,10 +37,12 @@ _LAZY = {
     "from_proto": "graphs.onnx_io",
     "layer_errors": "graphs.quantisation",
     "load": "graphs.onnx_io",
+    "load_tensor": "graphs.feeds",
     "quantise": "graphs.quantisation",
     "random_inputs": "graphs.feeds",
     "rewrite_of": "graphs.rewrite",
     "save": "graphs.onnx_io",
+    "save_tensor": "graphs.feeds",
     "single": "graphs.one_node",
     "unused_inputs": "graphs.submodel",
 }
@@ -64,10 +66,12 @@ __all__ = [
     "from_proto",
     "layer_errors",
     "load",
+    "load_tensor",
     "quantise",
     "random_inputs",
     "rewrite_of",
     "save",
+    "save_tensor",
     "single",
     "unused_inputs",
     "zoo",

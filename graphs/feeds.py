@@ -10,6 +10,8 @@ import onnx
 from graphs.graph import DTYPES, GraphError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from graphs.graph import Graph, TensorSpec
 
 
@@ -23,6 +25,24 @@ def random_inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
     """
     rng = np.random.default_rng(seed)
     return {spec.name: _values(spec, rng) for spec in graph.inputs()}
+
+
+def save_tensor(path: Path, name: str, values: np.ndarray) -> None:
+    """Write one tensor as the tools of ONNX read it, a TensorProto with its name."""
+    path.write_bytes(onnx.numpy_helper.from_array(values, name).SerializeToString())
+
+
+def load_tensor(path: Path) -> tuple[str, np.ndarray]:
+    """Read the name ("" where it has none) and the values of one tensor.
+
+    Raises:
+        GraphError: The file holds no tensor.
+    """
+    try:
+        tensor = onnx.TensorProto.FromString(path.read_bytes())
+        return tensor.name, onnx.numpy_helper.to_array(tensor)
+    except Exception as error:  # protobuf's own error is no ValueError, and damaged bytes fail in any way
+        raise GraphError(f"{path} holds no tensor: {error}") from error
 
 
 def _values(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:

@@ -28,6 +28,8 @@ TOOLS: Final = {
     "ort_cpu": "onnxruntime_perf_test",
     "snpe": "snpe-throughput-net-run",
 }
+# These give what the artefact computes; `onnx_test_runner` since ONNX Runtime 1.22.
+OUTPUT_TOOLS: Final = {"ort_qnn": "onnx_test_runner", "ort_cpu": "onnx_test_runner", "snpe": "snpe-net-run"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,32 +44,38 @@ class Mode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Bundled:
-    """One segment of a plan with its artefact and the modes that were tried."""
+    """One segment of a plan with its artefact and the modes that were tried.
+
+    `feed` is what the segment is given in the reference run of the plan, `expected` what its own graph makes of it.
+    """
 
     segment: Segment
     artefact: Artefact
     modes: tuple[Mode, ...]
+    feed: Feed
+    expected: Feed
 
     def published(self) -> tuple[Mode, ...]:
         """Return the modes that reload."""
         return tuple(mode for mode in self.modes if not mode.why_not)
 
 
-def bundle(plan: Plan, seed: int, build: Path, limits: Limits) -> tuple[Bundled, ...]:
+def bundle(plan: Plan, tensors: Feed, seed: int, build: Path, limits: Limits) -> tuple[Bundled, ...]:
     """Compile each segment and reload each of its modes, on the tensors that really pass between the segments.
+
+    `tensors` holds the inputs of the plan's model; what is not there is drawn.
 
     Raises:
         CompilerError: a segment does not compile, or none of its modes reloads and computes what it should.
     """
-    tensors = random_inputs(plan.segments[0].graph, seed)
     bundled = []
     for segment in plan.segments:
         artefact = compile_segment(segment, build, limits)
-        fresh = random_inputs(segment.graph, seed)
-        feed = {spec.name: tensors.get(spec.name, fresh[spec.name]) for spec in segment.graph.inputs()}
+        drawn = random_inputs(segment.graph, seed)
+        feed = {name: tensors.get(name, array) for name, array in drawn.items()}
         expected = reference_outputs(segment.graph, feed, limits)
         modes = tuple(_reloaded(mode, artefact, feed, expected, limits) for mode in _modes(artefact))
-        entry = Bundled(segment=segment, artefact=artefact, modes=modes)
+        entry = Bundled(segment=segment, artefact=artefact, modes=modes, feed=feed, expected=expected)
         if not entry.published():
             raise CompilerError(f"nothing of {segment.compiler} can be published: {modes[0].why_not}")
         tensors = {**tensors, **feed, **expected}
@@ -114,10 +122,11 @@ def _described(index: int, entry: Bundled, payload: Path) -> dict[str, object]:
         "precision": segment.precision,
         "options": dict(segment.options),
         "tool": TOOLS[segment.compiler],
+        "output_tool": OUTPUT_TOOLS[segment.compiler],
         "inputs": {spec.name: [spec.dtype, spec.shape] for spec in segment.graph.inputs()},
         "outputs": {spec.name: [spec.dtype, spec.shape] for spec in segment.graph.outputs()},
         "modes": [_mode(mode) for mode in entry.modes],
-        "files": {path.name: _file(path) for path in sorted(folder.iterdir())},
+        "files": {path.name: _file(path) for path in sorted(folder.iterdir()) if path.is_file()},
     }
 
 
@@ -149,10 +158,15 @@ def _reloaded(mode: Mode, artefact: Artefact, feed: Feed, expected: Feed, limits
         outputs = run_artefact(packed, feed, limits=limits, budget_s=None).outputs
     except CompilerError as error:
         return dataclasses.replace(mode, why_not=f"it does not reload: {error.reason}")
+    cosine, wrong = judged(expected, outputs)
+    why_not = f"it reloads and computes something else: {wrong}" if wrong else ""
+    return dataclasses.replace(mode, cosine=cosine, why_not=why_not)
+
+
+def judged(expected: Feed, outputs: Feed) -> tuple[float | None, str]:
+    """Return the cosine of the worst output, and what makes the outputs none of this graph, "" when nothing does."""
     reason = broken(expected, outputs)
     if reason:
-        return dataclasses.replace(mode, why_not=f"it reloads and computes something else: {reason}")
+        return None, reason
     cosine = output_error(expected, {name: outputs[name] for name in expected}).cosine
-    if cosine is not None and cosine < _LEAST_COSINE:
-        return dataclasses.replace(mode, cosine=cosine, why_not=f"it reloads and its outputs have cosine {cosine:.4f}")
-    return dataclasses.replace(mode, cosine=cosine)
+    return cosine, f"outputs have cosine {cosine:.4f}" if cosine is not None and cosine < _LEAST_COSINE else ""

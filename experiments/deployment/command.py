@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final
 from compilers import CompilerError, Latency, Limits, get_compiler
 from experiments import store
 from experiments.deployment.bundle import TOOLS, Bundled, bundle, copy_files, manifest
-from experiments.deployment.execute import DeployError, Executed, execute
+from experiments.deployment.execute import DeployError, Executed, RunError, execute
 from experiments.deployment.measured import total
+from experiments.deployment.outputs import Compared, compared, write_inputs
 from experiments.deployment.script import device_script, run_script
-from experiments.evaluator import Energy, Evaluation, add_energies, model_energy
-from experiments.plans import PLANS_DIR, read_plan
+from experiments.evaluator import Energy, Evaluation, Failure, add_energies, model_energy
+from experiments.evaluator.fidelity import Feed, reference_outputs
+from experiments.plans import PLANS_DIR, read_plan, read_whole
+from experiments.table import error_text
 from experiments.units import interval, seconds, size
+from graphs import random_inputs
 from partition import PlanError
 
 if TYPE_CHECKING:
@@ -58,18 +62,22 @@ def deploy(options: Options) -> int:
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     try:
         plan = read_plan(options.plan)
+        whole = read_whole(options.plan, plan)
     except PlanError as error:
         raise DeployError(str(error)) from error
     transport = _transport(plan)
     folder = options.out or options.plan.parent.parent / "deploy" / plan.digest[:12]
+    feed = random_inputs(whole or plan.segments[0].graph, options.seed)
+    limits = Limits(time_s=options.time_limit_s)
     try:
-        bundled = bundle(plan, options.seed, options.build, Limits(time_s=options.time_limit_s))
+        bundled = bundle(plan, feed, options.seed, options.build, limits)
+        reference = reference_outputs(whole, feed, limits) if whole and options.execute else None
     except CompilerError as error:
         raise DeployError(f"the plan cannot be deployed: {error.reason}") from error
     _write(plan, bundled, transport, folder, options)
     _announce(plan, bundled, folder, console)
     if options.execute:
-        _execute(plan, bundled, folder, options, transport, console)
+        _execute(plan, reference, bundled, folder, options, transport, console)
     return 0
 
 
@@ -91,9 +99,9 @@ def _write(plan: Plan, bundled: tuple[Bundled, ...], transport: str, folder: Pat
     shutil.rmtree(folder / "payload", ignore_errors=True)
     (folder / "payload").mkdir(parents=True)
     copy_files(bundled, folder / "payload")
-    tools = tuple(dict.fromkeys(TOOLS[entry.segment.compiler] for entry in bundled))
+    write_inputs(bundled, folder / "payload")
     scripts = {
-        "run.sh": run_script(plan, transport, tools),
+        "run.sh": run_script(plan, transport),
         "device.sh": device_script(bundled, runs=options.runs, performance_mode=options.performance_mode),
     }
     for name, text in scripts.items():
@@ -114,7 +122,13 @@ def _announce(plan: Plan, bundled: tuple[Bundled, ...], folder: Path, console: C
 
 
 def _execute(
-    plan: Plan, bundled: tuple[Bundled, ...], folder: Path, options: Options, transport: str, console: Console
+    plan: Plan,
+    reference: Feed | None,
+    bundled: tuple[Bundled, ...],
+    folder: Path,
+    options: Options,
+    transport: str,
+    console: Console,
 ) -> None:
     environment = {
         **({"EDGE_HOST": options.host} if options.host else {}),
@@ -125,10 +139,19 @@ def _execute(
         raise DeployError("a Linux board needs --host user@board")
     backends = [segment.compiler for segment in plan.segments]
     done = execute(folder, backends, options.runs, options.time_limit_s, environment)
-    row = _row(plan, bundled, done, transport, folder)
+    seen = compared(plan, bundled, folder / "results", reference)
+    row = _row(plan, bundled, done, seen, transport, folder)
     store.write_json(folder / "measured.json", dataclasses.asdict(row))
-    found = interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s))
-    console.print(f"measured on {done.device}: {found}", highlight=False)
+    latency = total(done.parts)
+    found = interval(seconds(latency.typical_s), seconds(latency.low_s), seconds(latency.high_s))
+    told = seen.note if seen.error is None else f"its outputs against the reference: {error_text(row)}"
+    console.print(f"measured on {done.device}: {found}; {told or 'its outputs are wrong'}", highlight=False)
+    _record(row, options, console)
+    if seen.wrong:
+        raise RunError(f"{done.device} computes something else than the plan: {seen.wrong}; it is recorded as failed")
+
+
+def _record(row: store.Row, options: Options, console: Console) -> None:
     run_folder = options.plan.parent.parent
     if options.plan.parent.name == PLANS_DIR and (run_folder / store.OUTCOMES_FILE).exists():
         store.append_row(run_folder, row)
@@ -139,9 +162,22 @@ def _execute(
         )
 
 
-def _row(plan: Plan, bundled: tuple[Bundled, ...], done: Executed, transport: str, folder: Path) -> store.Row:
-    parts = done.parts
-    notes = tuple(dict.fromkeys(part.note for part in parts))
+def _row(
+    plan: Plan, bundled: tuple[Bundled, ...], done: Executed, seen: Compared, transport: str, folder: Path
+) -> store.Row:
+    parts, key = done.parts, store.deployed_key(plan, done.device)
+    if seen.wrong:
+        last = plan.segments[-1]
+        failure = Failure(
+            plan_digest=plan.digest,
+            segment=len(plan.segments) - 1,
+            compiler=last.compiler,
+            action="run",
+            reason=f"on {done.device}, {seen.wrong}",
+            log="",
+        )
+        return store.row(plan, key, plan.segments[0].graph.name, _cuts(plan), failure)
+    notes = tuple(dict.fromkeys([*(part.note for part in parts), *filter(None, [seen.note])]))
     if len(parts) > 1:
         notes = (*notes, "segments were measured one by one: what passes between them takes more")
     energy, why_not = _energy(bundled, [part.latency for part in parts])
@@ -153,7 +189,7 @@ def _row(plan: Plan, bundled: tuple[Bundled, ...], done: Executed, transport: st
         peak_memory_bytes=None,
         artefact_bytes=sum(p.stat().st_size for p in (folder / "payload").rglob("*") if p.is_file()),
         dram_bytes=None,
-        output_error=None,
+        output_error=seen.error,
         runs_on=f"{done.device} through {transport}",
         placement=None,
         misplaced=(),
@@ -161,7 +197,7 @@ def _row(plan: Plan, bundled: tuple[Bundled, ...], done: Executed, transport: st
         notes=(*notes, *why_not),
         compile_s=0.0,
     )
-    row = store.row(plan, store.deployed_key(plan, done.device), plan.segments[0].graph.name, _cuts(plan), outcome)
+    row = store.row(plan, key, plan.segments[0].graph.name, _cuts(plan), outcome)
     return dataclasses.replace(row, compile_s=None, cold_s=sum(cold) if len(cold) == len(parts) else None)
 
 

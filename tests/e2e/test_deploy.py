@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from compilers.qnn.context import embed_context
 from experiments import deploy, pareto, store
 from experiments.deployment.measured import OutputFormatError, read_perf_test, read_throughput
 from experiments.plans import read_plan, write_plan
-from graphs import Graph, extract, from_proto, save
+from graphs import Calibration, Graph, extract, from_proto, load_tensor, quantise, save
 from partition import Plan, PlanError, Segment, load_device
 
 if TYPE_CHECKING:
@@ -97,6 +98,34 @@ cp -r "${1#root@board:}" "${2#root@board:}"
 """
 
 
+# Runs the model beside it on ONNX Runtime, as the real one does with -I, and writes what the device computes.
+RUNNER = """\
+#!{python}
+import os, sys
+from pathlib import Path
+import numpy as np, onnx, onnxruntime
+if sys.argv[1] != "-I" or sys.argv[2] != "-e": sys.exit("unknown option -I")  # before ONNX Runtime 1.22
+data = Path(sys.argv[-1]) / "test_data_set_0"
+tensors = [onnx.TensorProto.FromString(p.read_bytes()) for p in sorted(data.glob("input_*.pb"))]
+if sys.argv[3] == "qnn":  # no NPU here: what the reference run of the segment came to
+    expected = [onnx.TensorProto.FromString(p.read_bytes()) for p in sorted(data.glob("output_*.pb"))]
+    found = {{t.name: onnx.numpy_helper.to_array(t) for t in expected}}
+else:
+    (model,) = Path(sys.argv[-1]).glob("*.onnx")
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+    feed = {{t.name: onnx.numpy_helper.to_array(t) for t in tensors}}
+    found = dict(zip(names, session.run(names, feed), strict=True))
+fault = os.environ.get("FAKE_FAULT")
+for number, (name, values) in enumerate(found.items()):
+    values = {{"zeros": values * 0, "nan": values * np.nan, "noise": values + 3}}.get(fault, values)
+    if fault != "none":
+        made = onnx.numpy_helper.from_array(values.astype(np.float32), name)
+        (data / f"actual_output_{{number}}.pb").write_bytes(made.SerializeToString())
+print("result: Models: 1")
+"""
+
+
 def executable(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -119,6 +148,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tmp_path / "tools" / "snpe-throughput-net-run",
         f'#!/bin/sh\ntest -s "$2" || exit 1\ncat {tmp_path}/throughput.txt\n',
     )
+    executable(tmp_path / "tools" / "onnx_test_runner", RUNNER.format(python=sys.executable))
+    monkeypatch.delenv("FAKE_FAULT", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "calls.txt"))
     monkeypatch.setenv("FAKE_MODE", "well")
@@ -134,7 +165,8 @@ def graph() -> Graph:
         helper.make_node("Sigmoid", ["a"], ["y"], name="B"),
     ]
     body = helper.make_graph(
-        nodes, "case", [value("x", TensorProto.FLOAT, [1, 8, 16, 16])], [value("y", TensorProto.FLOAT, [1, 8, 16, 16])],
+        nodes, "case", [value("x", TensorProto.FLOAT, [1, 8, 16, 16])],
+        [value(name, TensorProto.FLOAT, [1, 8, 16, 16]) for name in ("y", "a")],
         [numpy_helper.from_array(weights, "w")],
     )  # fmt: skip
     return from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
@@ -152,7 +184,7 @@ def saved_plan(folder: Path, *parts: tuple[str, str, tuple[str, ...]], device: s
         )
         for compiler, precision, nodes in parts
     )
-    return write_plan(Plan.of(whole, segments), folder)
+    return write_plan(Plan.of(whole, segments), folder, whole)
 
 
 CPU = ("ort_cpu", "fp32", ("A", "B"))
@@ -174,6 +206,8 @@ def test_a_plan_is_pushed_run_measured_and_recorded(bench: Path, capsys: pytest.
     assert row.latency_source == "measured"
     assert row.cold_s == pytest.approx(0.196)
     assert row.runs_on == "SM-S928B R58N12345 through adb"
+    assert row.sqnr_db is not None
+    assert row.sqnr_db > 80  # against the float model, which the optimised one differs from by rounding
     calls = (bench / "calls.txt").read_text()
     assert calls.index("get-state") < calls.index("push") < calls.index("sh device.sh") < calls.index("pull")
     folder = plan.parent.parent / "deploy" / plan.stem
@@ -192,6 +226,87 @@ def test_the_main_job_leaves_plans_that_can_be_deployed(bench: Path) -> None:
     rows = list(store.read_rows(plan.parent.parent).values())
     assert [row.latency_source for row in rows] == ["modelled", "measured"]
     assert len({row.plan_digest for row in rows}) == 1
+    assert rows[1].sqnr_db is not None
+    assert rows[1].sqnr_db > 80
+
+
+CUT = (("ort_cpu", "fp32", ("A",)), ("ort_cpu", "fp32", ("B",)))
+
+
+def test_a_split_plan_is_compared_on_what_the_device_passes_on(bench: Path) -> None:
+    """a is an output of the graph and read by the second segment, too."""
+    plan = saved_plan(bench / "results", *CUT)
+    assert run(plan, bench) == 0
+    measured = json.loads((bench / "results" / "deploy" / plan.stem / "measured.json").read_text())
+    assert measured["sqnr_db"] > 80
+    assert measured["cuts"] == ["a"]
+    device = bench / "device" / plan.stem
+    handed = load_tensor(device / "1-ort_cpu" / "test_data_set_0" / "input_0.pb")
+    made = load_tensor(device / "check" / "0" / "test_data_set_0" / "actual_output_0.pb")
+    np.testing.assert_array_equal(handed[1], made[1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [("zeros", "output 'y' "), ("nan", "output 'y' holds 2048 NaN"), ("noise", "output 'y' |cosine 0")],
+)
+def test_a_device_that_computes_something_else_is_told_and_not_drawn(
+    bench: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str, named: str
+) -> None:
+    save(graph(), bench / "case.onnx")
+    asked = ["--device", "sm8650", "--backends", "ort_cpu", "--precisions", "fp32", "--splits", "0"]
+    command = [str(bench / "case.onnx"), *asked, "--out", str(bench / "results")]
+    assert pareto.main(command) == 0
+    (plan,) = (bench / "results").glob("case-*/plans/*.json")
+    monkeypatch.setenv("FAKE_FAULT", fault)
+    assert run(plan, bench) == 1
+    assert re.search(f"computes something else than the plan: .*{named}", capsys.readouterr().err)
+    rows = list(store.read_rows(plan.parent.parent).values())
+    assert [row.status for row in rows] == ["ok", "failed"]
+    assert rows[1].reason.startswith("on SM-S928B R58N12345, ")
+    assert pareto.main(command) == 1  # the only candidate is none
+    assert rows[1].reason in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        ("#!/bin/sh\necho 'unknown option -I'; exit 1\n", "unknown option -I"),
+        ("#!/bin/sh\nexit 0\n", "it printed nothing"),
+        (None, "not found"),
+    ],
+)
+def test_a_tool_that_gives_no_outputs_costs_the_comparison_and_not_the_times(
+    bench: Path, tool: str | None, why: str
+) -> None:
+    (bench / "tools" / "onnx_test_runner").unlink()
+    if tool:
+        executable(bench / "tools" / "onnx_test_runner", tool)
+    plan = saved_plan(bench / "results", CPU)
+    assert run(plan, bench) == 0
+    measured = json.loads((bench / "results" / "deploy" / plan.stem / "measured.json").read_text())
+    assert measured["latency_source"] == "measured"
+    assert measured["sqnr_db"] is None
+    (note,) = [note for note in measured["notes"] if "outputs were not compared on the device" in note]
+    assert why in note
+
+
+def test_without_the_float_model_the_plans_own_graphs_are_the_reference(bench: Path) -> None:
+    quantised = quantise(graph(), "int8", Calibration.random(graph(), 1, 0))
+    segment = Segment(
+        graph=quantised, device=load_device("sm8650"), processor="cpu", compiler="ort_cpu", precision="int8"
+    )
+    plan = Plan.of(graph(), [segment])
+    found = []
+    for whole in (None, graph()):
+        path = write_plan(plan, bench / "results", whole)
+        assert run(path, bench) == 0
+        found.append(json.loads((bench / "results" / "deploy" / path.stem / "measured.json").read_text()))
+    own, against_float = found
+    assert any("against the plan's own graphs" in note for note in own["notes"])
+    assert not any("against" in note for note in against_float["notes"])
+    assert own["sqnr_db"] is None or own["sqnr_db"] > against_float["sqnr_db"]
+    assert 20 < against_float["sqnr_db"] < 60
 
 
 def test_the_main_job_draws_what_the_device_measured_instead_of_its_prediction(bench: Path) -> None:
@@ -289,12 +404,37 @@ def test_a_dlc_goes_out_once_it_was_loaded_back(bench: Path, monkeypatch: pytest
     for name in ("SNPE_ROOT", "QAIRT_SDK_ROOT"):
         monkeypatch.delenv(name, raising=False)
     plan = saved_plan(bench / "results", ("snpe", "fp16", ("A", "B")))
+    fake_net_run(bench)
     assert run(plan, bench) == 0
     folder = bench / "results" / "deploy" / plan.stem
     (segment,) = json.loads((folder / "manifest.json").read_text())["segments"]
     assert list(segment["files"]) == ["model.dlc"]
     assert segment["modes"][0]["reload_cosine"] > 0.999
-    assert json.loads((folder / "measured.json").read_text())["latency_s"] == pytest.approx(1 / 43.6138)
+    measured = json.loads((folder / "measured.json").read_text())
+    assert measured["latency_s"] == pytest.approx(1 / 43.6138)
+    assert measured["sqnr_db"] > 80  # channels-last on the device, channels-first here
+
+
+def fake_net_run(bench: Path) -> None:
+    """Compute the case as `snpe-net-run` would: raw float images, channels-last in and out."""
+    save(graph(), bench / "reference.onnx")
+    text = f"""\
+#!{sys.executable}
+import sys
+from pathlib import Path
+import numpy as np, onnxruntime
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+assert Path(given["--container"]).stat().st_size
+name, path = Path(given["--input_list"]).read_text().strip().split(":=")
+image = np.fromfile(path, np.float32).reshape(1, 16, 16, 8).transpose(0, 3, 1, 2)
+session = onnxruntime.InferenceSession({str(bench / "reference.onnx")!r}, providers=["CPUExecutionProvider"])
+out = Path(given["--output_dir"]) / "Result_0"
+out.mkdir(parents=True)
+for name in given["--set_output_tensors"].split(","):
+    (values,) = session.run([name], {{"x": image}})
+    values.transpose(0, 2, 3, 1).astype(np.float32).tofile(out / f"{{name}}.raw")
+"""
+    executable(bench / "tools" / "snpe-net-run", text)
 
 
 @needs_qnn
