@@ -21,8 +21,8 @@ Tiles of a segment: on a CPU or a vector unit the fields of `tiles.TileConfig`, 
     `partition.tile.NpuTile`, which become an outer block; on a GPU the fields of `partition.tile.GpuTile`; for the
     function that holds the node.
 Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2), `tune`
-    (schedules that MetaSchedule tries for each function that the sweep leaves slow, default 0: none; a trial takes
-    about half a second).
+    (schedules tried for each function that takes time, default 0: no more than the sweep; the first 16 of a function
+    that has tiles are tiles, a tenth of a second each, the others MetaSchedule's, half a second each).
 
 Only this file is imported without TVM; the others of the folder import it, so methods import them.
 """

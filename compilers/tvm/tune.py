@@ -43,7 +43,7 @@ _FILES: Final = ("database_workload.json", "database_tuning_record.json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Tuner:
-    """Tries `trials` schedules of each function that is worth it.
+    """Tries `trials` schedules of each function that is worth it; the tiles that the sweep tried are the first of them.
 
     `cache` has the decisions; the records lie beside the sweep's tiles.
     """
@@ -73,7 +73,8 @@ class Tuner:
         known = self.cache.get(key)
         if known is not None and (known.build != "tuned" or self.best(func, 0) is not None):
             return known
-        best = self.best(func, self.trials)
+        trials = self.trials - (self.sweep.candidates if decided.build == "tiled" else 0)
+        best = self.best(func, trials) if trials > 0 else None
         decision = decided if best is None else self.sweep.faster(func, decided, best)
         self.cache.put(key, decision)
         return decision
