@@ -88,8 +88,9 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
 
 
 def artefact_dir(segment: Segment, root: Path) -> Path:
-    """Name the folder of a segment's artefact: by content, by vendor versions and by our adapters' code."""
-    key = f"{segment.digest}:{get_compiler(segment.compiler).version()}:{_adapters_hash()}"
+    """Name the folder of a segment's artefact: by content, device file, vendor versions and our adapters' code."""
+    figures = dataclasses.replace(segment.device, sources={}, thermal=None)  # neither is compiled for
+    key = f"{segment.digest}:{figures}:{get_compiler(segment.compiler).version()}:{_adapters_hash()}"
     digest12 = hashlib.sha256(key.encode()).hexdigest()[:12]
     model = f"{_file_safe(segment.graph.name)}-{segment.graph.digest[:12]}"
     return root / model / f"{digest12}-{segment.compiler}-{_file_safe(segment.device.name)}-{segment.precision}"

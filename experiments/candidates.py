@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import graphs
 from compilers import Action, compiler_names, get_compiler
 from experiments.store import options_text
 from graphs import Calibration, Graph, GraphError, load, quantise, save
@@ -41,23 +44,35 @@ def variants(
     graph: Graph, precisions: Sequence[str], calibration: Calibration, build: Path
 ) -> dict[str, Graph | GraphError]:
     """Return the graph that each precision compiles, or why there is none: float as it is, int8 as QDQ."""
-    graphs: dict[str, Graph | GraphError] = {}
+    made: dict[str, Graph | GraphError] = {}
     for precision in precisions:
         try:
-            graphs[precision] = _quantised(graph, calibration, build) if precision == "int8" else graph
+            made[precision] = _quantised(graph, calibration, build) if precision == "int8" else graph
         except GraphError as error:
-            graphs[precision] = error
-    return graphs
+            made[precision] = error
+    return made
 
 
 def _quantised(graph: Graph, calibration: Calibration, build: Path) -> Graph:
-    """Quantise to int8, or take what an earlier run quantised with the same data and the same ONNX Runtime."""
-    key = hashlib.sha256(f"{calibration.digest}:{version('onnxruntime')}".encode()).hexdigest()[:12]
+    """Quantise to int8, or take what an earlier run quantised with the same data, recipe and ONNX Runtime."""
+    made_by = f"{calibration.digest}:{version('onnxruntime')}:{_recipe_hash()}"
+    key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
     path = build / f"{graph.name}-{graph.digest[:12]}" / f"{graph.name}-int8-{key}.onnx"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(quantise(graph, "int8", calibration), path)
-    return load(path)  # also the first time: a graph's name is its file's, and counts in the keys of what is compiled
+    with contextlib.suppress(GraphError):  # there is none yet, or it is damaged
+        return load(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(quantise(graph, "int8", calibration), path)
+    return load(path)  # a graph's name is its file's, and counts in the keys of what is compiled
+
+
+@functools.cache
+def _recipe_hash() -> str:
+    """Hash the code that quantises, so that a mended recipe is not answered with what the old one made."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(graphs.__file__).parent.rglob("*.py")):
+        if "zoo" not in path.parts:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def whole_graph(

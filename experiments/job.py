@@ -451,12 +451,13 @@ class _Progress:
 
 
 def _key(candidate: Candidate, request: _Request, options: Options) -> str:
-    """Name what a row depends on: plan, vendor versions, inputs, meters and the way of measuring."""
+    """Name what a row depends on: plan, device files, vendor versions, inputs, meters and the way of measuring."""
     plan, latencies = candidate.plan, request.latencies.rows_hash
     versions = [get_compiler(s.compiler).version() for s in plan.segments]
     meters = [meter.title for meter in request.meters.values() if isinstance(meter, Meter)]
     measuring = [meters, options.processes] if is_measured(plan) else []
-    parts = [plan.digest, versions, request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
+    devices = [repr(s.device) for s in plan.segments]
+    parts = [plan.digest, devices, versions, request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
     return _hash(parts)[:24]
 
 

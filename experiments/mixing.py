@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,6 +181,7 @@ def measured_noise(
         CompilerError: a run failed, or no output is a number with a signal.
     """
     key = [
+        version("onnxruntime"),
         mixer.floating.digest,
         mixer.quantised.digest,
         parts,

@@ -177,21 +177,18 @@ def save(graph: Graph, path: Path | str) -> None:
     its own so that a runtime can map it. No weight is copied in memory on the way.
 
     Raises:
-        GraphError: The folder cannot be written.
+        OSError: The folder cannot be written.
     """
     path = Path(path)
     weights = graph._weights  # noqa: SLF001  # one package
     model = assemble(graph._body, graph._infos)  # noqa: SLF001
     external = any(weight.external for weight in weights.values()) or held_bytes(weights) > _LARGEST_INLINE_BYTES
-    try:
-        if external:
-            with _replacing(path) as file, _replacing(Path(f"{path}.data")) as data:
-                write_model(file, model, list(_write_external(data, f"{path.name}.data", weights)))
-        else:
-            with _replacing(path) as file:
-                write_model(file, model, (_inline(weight) for weight in weights.values()))
-    except OSError as error:
-        raise GraphError(f"{path} cannot be written ({error.strerror}): give a folder that can be") from error
+    if external:
+        with _replacing(path) as file, _replacing(Path(f"{path}.data")) as data:
+            write_model(file, model, list(_write_external(data, f"{path.name}.data", weights)))
+    else:
+        with _replacing(path) as file:
+            write_model(file, model, (_inline(weight) for weight in weights.values()))
 
 
 def _inline(weight: Weight) -> tuple[onnx.TensorProto, Data | None]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from compilers.coreml.compress import METHODS
-from experiments.candidates import feed_file, whole_graph
-from graphs import Calibration, zoo
+from experiments.candidates import feed_file, variants, whole_graph
+from graphs import Calibration, Graph, from_proto, zoo
 from partition import load_device
 
 if TYPE_CHECKING:
@@ -41,6 +42,33 @@ def test_an_option_goes_to_its_backend_alone_and_the_last_one_counts() -> None:
     found = whole_graph(graph, {"fp32": graph}, [host], ("ort_cpu", "tvm"), options=asked)
     options = {c.plan.segments[0].compiler: dict(c.plan.segments[0].options) for c in found}
     assert options == {"ort_cpu": {}, "tvm": {"tune": "8", "threads": "2"}}
+
+
+def test_a_quantised_graph_is_made_once_and_again_when_its_file_is_damaged(tmp_path: Path) -> None:
+    graph = small_product()
+    data = Calibration.random(graph, 1)
+
+    def quantised() -> Graph:
+        made = variants(graph, ("int8",), data, tmp_path)["int8"]
+        assert isinstance(made, Graph)
+        return made
+
+    first = quantised()
+    (file,) = tmp_path.rglob("*.onnx")
+    written = file.stat().st_mtime_ns
+    assert quantised() == first
+    assert file.stat().st_mtime_ns == written
+    file.write_bytes(file.read_bytes()[:100])
+    assert quantised() == first
+
+
+def small_product() -> Graph:
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in "xy")
+    product = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "p", [next(ends)], [next(ends)], [weight]
+    )
+    return from_proto(helper.make_model(product, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
 
 
 def test_random_data_is_no_file() -> None:

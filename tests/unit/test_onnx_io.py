@@ -374,14 +374,14 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "m.onnx"
     path.write_bytes(b"old")
     monkeypatch.setattr("graphs.onnx_io.write_model", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(GraphError, match="cannot be written \\(No space left\\)"):
+    with pytest.raises(OSError, match="No space left"):
         save(from_proto(product()), path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == b"old"
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match="nowhere"):
+    with pytest.raises(OSError, match="nowhere"):
         save(from_proto(product()), tmp_path / "nowhere" / "m.onnx")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import operator
 import os
@@ -134,6 +135,12 @@ def test_an_artefact_that_lost_bytes_is_compiled_again(tmp_path: Path) -> None:
     again = compile_segment(segment(), tmp_path, LIMITS)
     assert again.main_file == made.main_file
     assert len(again.main_file.read_bytes()) == len(content)
+
+
+def test_another_figure_of_the_device_is_another_artefact(tmp_path: Path) -> None:
+    one = dataclasses.replace(segment(), device=load_device("sm8650"))
+    other = dataclasses.replace(one, device=dataclasses.replace(one.device, dram_bytes_per_s=None))
+    assert sandbox.artefact_dir(other, tmp_path) != sandbox.artefact_dir(one, tmp_path)
 
 
 def test_what_failed_does_not_take_the_place_of_what_another_run_published(tmp_path: Path) -> None:
