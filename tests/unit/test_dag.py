@@ -7,7 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphs import Graph, from_proto
+from partition import handovers
 from partition.dag import activations, to_dag
+from partition.split import is_convex
 
 
 def conv(source: str, target: str, channels: int, kernel: int) -> tuple[onnx.NodeProto, onnx.TensorProto]:
@@ -62,3 +64,34 @@ def test_two_tensors_between_two_nodes_add_up() -> None:
         helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 18)], ir_version=8
     )
     assert to_dag(from_proto(model)).edges["S", "T"] == {"tensors": ("p", "q"), "bytes": 32}
+
+
+def capturing(kind: str) -> Graph:
+    """A MatMul makes t, a Relu u of it; the body of the If or Loop behind reads t without listing it."""
+    info = helper.make_tensor_value_info
+    made = info("made", TensorProto.FLOAT, None)
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"], name="A"), helper.make_node("Relu", ["t"], ["u"], name="B")]
+    if kind == "If":
+        branches = {
+            f"{side}_branch": helper.make_graph([helper.make_node(op, ["u", "t"], ["made"])], side, [], [made])
+            for side, op in (("then", "Add"), ("else", "Mul"))
+        }
+        nodes.append(helper.make_node("If", ["c"], ["y"], name="C", **branches))
+    else:
+        ends = [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("v", TensorProto.FLOAT, None)]
+        steps = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["v", "t"], ["made"])]
+        body = helper.make_graph(steps, "body", ends, [info("on", TensorProto.BOOL, []), made])
+        nodes.append(helper.make_node("Loop", ["", "c", "u"], ["y"], name="C", body=body))
+    inputs = [info("x", TensorProto.FLOAT, [3, 4]), info("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, kind, inputs, [info("y", TensorProto.FLOAT, [3, 4])], [weight])
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+
+
+@pytest.mark.parametrize("kind", ["If", "Loop"])
+def test_what_a_body_captures_is_an_edge_and_crosses_a_cut(kind: str) -> None:
+    dag = to_dag(capturing(kind))
+    assert dag.edges["A", "C"] == {"tensors": ("t",), "bytes": 48}
+    assert not is_convex(dag, ["A", "C"])
+    moved = {h.tensor.name: (h.source, h.targets) for h in handovers(dag, [("A", "B"), ("C",)]) if h.source is not None}
+    assert moved == {"t": (0, (1,)), "u": (0, (1,))}
