@@ -43,9 +43,18 @@ class Candidate:
 def variants(
     graph: Graph, precisions: Sequence[str], calibration: Calibration, build: Path
 ) -> dict[str, Graph | GraphError]:
-    """Return the graph that each precision compiles, or why there is none: float as it is, int8 as QDQ."""
+    """Return the graph that each precision compiles, or why there is none: float as it is, int8 as QDQ.
+
+    A graph that is quantised already is its own int8 form.
+    """
     made: dict[str, Graph | GraphError] = {}
     for precision in precisions:
+        if graph.is_quantised:
+            none = GraphError(
+                f"{graph.name} is quantised already and has no {precision} form; ask for int8, or give the float graph"
+            )
+            made[precision] = graph if precision == "int8" else none
+            continue
         try:
             made[precision] = _quantised(graph, calibration, build) if precision == "int8" else graph
         except GraphError as error:

@@ -266,7 +266,8 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
     if uncosted:
         node, why = next(iter(uncosted.items()))
         console.print(f"{len(uncosted)} nodes have no work count, for example {node}: {why}", style="yellow")
-    if request.calibration.is_random and ("int8" in options.precisions or options.sweep):
+    calibrated = graph.is_quantised or not request.calibration.is_random
+    if not calibrated and ("int8" in options.precisions or options.sweep):
         console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")
     for kind, meter in request.meters.items():
         told = f"modelled: {meter}; see python -m experiments.doctor" if isinstance(meter, str) else meter.title

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +27,10 @@ from experiments.evaluator.modes import (
 )
 from experiments.evaluator.noise import autocorrelation, effective_samples
 from experiments.evaluator.run import metered
+from experiments.job import UserError, load_model
 from experiments.store import write_json
 from experiments.units import interval, joules, seconds
-from graphs import Calibration, Graph, GraphError, from_proto, load, quantise, random_inputs, zoo
+from graphs import Calibration, Graph, GraphError, from_proto, quantise, random_inputs
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
@@ -145,17 +145,10 @@ def _dispatch(artefact: Artefact) -> Dispatch:
 
 def _graph(options: argparse.Namespace) -> Graph:
     try:
-        if Path(options.model).is_file():
-            graph = load(options.model)
-        elif options.model in zoo.names():
-            graph = zoo.build(options.model, seed=options.seed)
-        else:
-            raise LatencyError(
-                f"{options.model!r} is neither a file nor a zoo model; the zoo has {', '.join(zoo.names())}"
-            )
-        if options.precision == "int8":
+        graph = load_model(options)
+        if options.precision == "int8" and not graph.is_quantised:
             return quantise(graph, "int8", Calibration.random(graph, _CALIBRATION_BATCHES, options.seed))
-    except GraphError as error:
+    except (GraphError, UserError) as error:
         raise LatencyError(str(error)) from error
     return graph
 

@@ -99,8 +99,13 @@ def operator_problem(graph: Graph, device: Device, places: tuple[Place, ...], pi
     costless = [node.name for node in graph.nodes() if node.macs is None or node.weight_bytes is None]
     shapeless = [t.name for t in activations(graph) if t.size_bytes is None]
     if costless or shapeless:
-        what = f"node {costless[0]!r} has no work count" if costless else f"tensor {shapeless[0]!r} has no known shape"
-        raise CostError(f"{what}, so a split of {graph.name} has no modelled cost; bind its dimensions with --bind")
+        why = graph.uncosted_nodes()
+        what = (
+            f"node {costless[0]!r} has no work count ({why[costless[0]]})"
+            if costless
+            else f"tensor {shapeless[0]!r} has no known shape"
+        )
+        raise CostError(f"{what}, so a split of {graph.name} has no modelled cost; give costs of your own with --costs")
     io_bytes = _boundary_bytes_by_node(graph)
     return Problem(
         nodes=tuple(node.name for node in graph.nodes()),

@@ -124,7 +124,7 @@ def _evaluate(options: argparse.Namespace) -> Path:
     asked = Options(
         model=options.model, devices=(options.device,), backends=tuple(filter(None, options.backends.split(","))),
         precisions=tuple(options.precisions.split(",")), splits=1, objectives=("latency", "energy"), out=options.out,
-        seed=options.seed, jobs=1, bindings=(), calibration=None, time_limit=600,
+        seed=options.seed, jobs=1, bindings=tuple(options.bindings), calibration=None, time_limit=600,
     )  # fmt: skip
     try:
         code = evaluate(asked, ["(experiments.sustained)", options.model, "--device", options.device])

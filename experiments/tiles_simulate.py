@@ -43,7 +43,7 @@ def simulate(graph: Graph, device_name: str, precision: str, build: Path, folder
     if why is not None:
         console.print(f"\nnot simulated: {why}", style="yellow", highlight=False)
         return
-    if precision == "int8":
+    if precision == "int8" and not graph.is_quantised:
         graph = quantise(graph, "int8", Calibration.random(graph, _CALIBRATION_BATCHES, 0))
     most = int(device.processor("npu").ids["qnn"]["vtcm_mb"])
     console.print(f"\nsimulated by the vendor's compiler for {device.title}, {precision}", style="bold")

@@ -215,6 +215,11 @@ class Graph:
 
         return parameters(self._body.graph, self.initializers())
 
+    @property
+    def is_quantised(self) -> bool:
+        """Tell whether activations are quantised: then this is the int8 form, and there is no float form of it."""
+        return any(node.op_type == "QuantizeLinear" for node in self._nodes)
+
     def uncosted_nodes(self) -> Mapping[str, str]:
         """Return the nodes without a full work count, each with why."""
         from graphs.work import why_uncosted

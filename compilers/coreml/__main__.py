@@ -86,7 +86,7 @@ def _convert(graph: Graph, arguments: argparse.Namespace, folder: Path) -> None:
         device=load_device("a17_pro"),
         processor="npu",
         compiler="coreml",
-        precision="int8" if _is_quantised(graph) else arguments.precision,
+        precision="int8" if graph.is_quantised else arguments.precision,
         options=tuple((key, value) for key, value in stated.items() if value),
         feeds=_feeds(graph, arguments.calibration) if arguments.calibration else None,
     )
@@ -109,10 +109,6 @@ def _convert(graph: Graph, arguments: argparse.Namespace, folder: Path) -> None:
 
 def _feeds(graph: Graph, path: Path) -> FeedFile:
     return FeedFile(path=str(path.resolve()), digest=Calibration.from_path(graph, path).digest)
-
-
-def _is_quantised(graph: Graph) -> bool:
-    return any(node.op_type == "QuantizeLinear" for node in graph.nodes())
 
 
 def _print_latency(graph: Graph, chip: str, arithmetic: str) -> None:

@@ -71,6 +71,7 @@ def test_dispatch_is_a_measurement_of_its_own(tmp_path: Path, capsys: pytest.Cap
         (["nothing"], 2, "neither a file nor a zoo model"),
         (["MODEL", "--offset", "3"], 2, "multiple of 4"),
         (["MODEL", "--backend", "ort_gpu"], 2, "ort_gpu"),
+        (["MODEL", "--bind", "batch=2"], 2, "no dimension 'batch' to bind"),
         (["MODEL", "--precision", "fp16"], 1, "ort_cpu has no fp16"),
     ],
 )

@@ -97,6 +97,29 @@ def test_a_rerun_compiles_nothing_and_says_so(plain: Path, tmp_path: Path) -> No
     assert rows(tmp_path / "results") == before
 
 
+def test_a_graph_that_is_quantised_already_is_its_own_int8_form(tmp_path: Path) -> None:
+    """Case T9: the reference is the graph as it is, unoptimised; what ONNX Runtime makes of it is off by a step."""
+    nodes, constants, source = [], [], "x"
+    for name, scale in (("fine", 0.02), ("coarse", 0.05)):
+        constants += [numpy_helper.from_array(np.float32(scale), f"{name}_scale")]
+        constants += [numpy_helper.from_array(np.uint8(128), f"{name}_zero")]
+        parameters = [f"{name}_scale", f"{name}_zero"]
+        target = "y" if name == "coarse" else "d"
+        nodes.append(helper.make_node("QuantizeLinear", [source, *parameters], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", *parameters], [target]))
+        source = target
+    model = write_model(tmp_path / "coded.onnx", nodes, constants)
+    asked = ("--device", "host", "--backends", "ort_cpu", "--splits", "0", "--processes", "1")
+    done = pareto(str(model), *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fp32 is left out: coded is quantised already" in done.stdout
+    assert "random data" not in done.stdout
+    (row,) = rows(tmp_path / "results")
+    assert (row["precision"], row["status"], row["error_verdict"]) == ("int8", "ok", "compared")
+    assert isinstance(row["sqnr_db"], float)
+    assert 25 < row["sqnr_db"] < 60
+
+
 def test_an_npu_that_got_only_a_part_is_labelled_and_not_ranked(islanded: Path, tmp_path: Path) -> None:
     options = ("--backends", "ort_qnn", "--device", "sa8255p", "--precisions", "fp16", "--splits", "0")
     done = pareto(str(islanded), *options, cwd=tmp_path)
