@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
+import io
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from compilers import CompilerError, Limits, compile_segment, get_compiler
+from compilers import CompilerError, Limits, PassingError, compile_segment, get_compiler
 from experiments.calibration.error import CalibrationError
 from graphs import GraphError
 from partition import Device, Segment, load_device
@@ -64,7 +66,7 @@ class FeatureStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known = {s.key: s for s in read_simulations(path)} if path.exists() else {}
+        self._known = {s.key: s for s in read_simulations(path)} if _finished_bytes(path) else {}
 
     def get(self, key: str) -> Simulation | None:
         """Return what is known under `key`."""
@@ -73,26 +75,43 @@ class FeatureStore:
     def add(self, simulation: Simulation) -> None:
         """Keep a simulation, on disk at once."""
         self._known[simulation.key] = simulation
-        new = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, _HEADER)
-            if new:
+        line = io.StringIO(newline="")
+        writer = csv.DictWriter(line, _HEADER)
+        with self.path.open("a+b") as file:
+            if not file.tell():
                 writer.writeheader()
             writer.writerow(_cells(simulation))
+            file.write(line.getvalue().encode())  # in one piece, as another process may append too
+
+
+def _finished_bytes(path: Path) -> int:
+    """Cut off the line that a run which was ended did not finish, and return how much of the file is left."""
+    if not path.exists():
+        return 0
+    finished = path.read_bytes().rfind(b"\n") + 1
+    if finished < path.stat().st_size:
+        os.truncate(path, finished)
+    return finished
 
 
 def read_simulations(path: Path) -> tuple[Simulation, ...]:
     """Read a CSV of simulations.
 
     Raises:
-        CalibrationError: it is none.
+        CalibrationError: it is none, or a line of it is not.
     """
+    found = []
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != _HEADER:
             raise CalibrationError(f"{path} is no file of simulations; delete it to simulate anew")
-        return tuple(_simulation(cells) for cells in reader)
+        for cells in reader:
+            try:
+                found.append(_simulation(cells))
+            except (TypeError, ValueError) as error:
+                raise CalibrationError(f"{path} line {reader.line_num} is no simulation: {error}") from error
+    return tuple(found)
 
 
 def write_simulations(simulations: Iterable[Simulation], path: Path) -> None:
@@ -114,7 +133,7 @@ def simulate(
 ) -> Iterator[Simulation]:
     """Simulate a model on every reference chip, in each precision of `graphs` and with each compiler.
 
-    What cannot be simulated comes as a `Simulation` with a refusal.
+    What cannot be simulated comes as a `Simulation` with a refusal, which is kept unless it may pass.
     """
     for precision, make in graphs.items():
         try:
@@ -148,31 +167,36 @@ def _simulated(
     known = store.get(key)
     if known is not None:
         return dataclasses.replace(known, model=model)
-    made = _estimate(segment, build, limits)
+    try:
+        made, lasts = _estimate(segment, build, limits), True
+    except CompilerError as error:
+        refusal = " ".join(error.reason.split())
+        made, lasts = dataclasses.replace(_unknown(segment), refusal=refusal), not isinstance(error, PassingError)
     simulation = dataclasses.replace(made, key=key, model=model, precision=precision)
-    store.add(simulation)
+    if lasts:
+        store.add(simulation)
     return simulation
 
 
 def _estimate(segment: Segment, build: Path, limits: Limits) -> Simulation:
-    empty = Simulation(
-        key="", model="", precision=segment.precision, compiler=segment.compiler, chip=segment.device.name,
-        simulated_s=None, dram_bytes=None, macs=segment.graph.macs,
-    )  # fmt: skip
     build.mkdir(parents=True, exist_ok=True)
-    try:
-        # The numbers are all that is kept: the artefacts of one calibration would take 50 GB.
-        with tempfile.TemporaryDirectory(dir=build, prefix=".simulation-") as folder:
-            artefact = compile_segment(segment, Path(folder), limits)
-            found = get_compiler(segment.compiler).estimate(artefact)
-    except CompilerError as error:
-        return dataclasses.replace(empty, refusal=" ".join(error.reason.split()))
+    # The numbers are all that is kept: the artefacts of one calibration would take 50 GB.
+    with tempfile.TemporaryDirectory(dir=build, prefix=".simulation-") as folder:
+        artefact = compile_segment(segment, Path(folder), limits)
+        found = get_compiler(segment.compiler).estimate(artefact)
     return dataclasses.replace(
-        empty,
+        _unknown(segment),
         simulated_s=found.latency.typical_s,
         dram_bytes=found.dram_bytes,
         uncosted=len(found.uncosted_nodes),
     )
+
+
+def _unknown(segment: Segment) -> Simulation:
+    return Simulation(
+        key="", model="", precision=segment.precision, compiler=segment.compiler, chip=segment.device.name,
+        simulated_s=None, dram_bytes=None, macs=segment.graph.macs,
+    )  # fmt: skip
 
 
 def _cells(simulation: Simulation) -> dict[str, object]:
@@ -181,6 +205,8 @@ def _cells(simulation: Simulation) -> dict[str, object]:
 
 
 def _simulation(cells: Mapping[str, str]) -> Simulation:
+    if None in cells.values():
+        raise ValueError("it is cut short")
     return Simulation(
         key=cells["key"],
         model=cells["model"],
