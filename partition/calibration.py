@@ -34,8 +34,9 @@ class LatencyModel:
     """Latency of one (device, compiler, precision): the sum of coefficient times term.
 
     Coefficients are seconds for the overhead, seconds per byte and per MAC, and ratios for simulated times. A new
-    model's latency lies between `low_ratio` and `high_ratio` times the prediction in 8 of 10 cases. The errors are
-    absolute relative ones of models that took no part in the fit.
+    model's latency lies between `low_ratio` and `high_ratio` times the prediction in 8 of 10 cases; where one of the
+    simulations knows no cost of some node, between the `uncosted_ratios`, if enough such models were measured to tell.
+    The errors are absolute relative ones of models that took no part in the fit.
     """
 
     device: str
@@ -47,9 +48,11 @@ class LatencyModel:
     models: int
     error_median: float
     error_p90: float
+    uncosted_ratios: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.low_ratio <= 1 <= self.high_ratio:
+        intervals = ((self.low_ratio, self.high_ratio), self.uncosted_ratios or (1.0, 1.0))
+        if not all(0 < low <= 1 <= high for low, high in intervals):
             raise CalibrationFileError(f"{self.device}: an interval must hold the prediction itself")
         if not self.coefficients or any(value < 0 for _, value in self.coefficients):
             raise CalibrationFileError(f"{self.device}: coefficients must be there and not be negative")
@@ -63,6 +66,11 @@ class LatencyModel:
     def references(self) -> tuple[str, ...]:
         """The devices whose simulations the model needs: those with a coefficient, and one for the DRAM bytes."""
         return tuple(term for term, _ in self.coefficients if term not in {OVERHEAD, DRAM_BYTES, MACS})
+
+    def bounds_s(self, predicted_s: float, *, uncosted: bool) -> tuple[float, float]:
+        """Return the interval of a prediction; `uncosted` says that a simulation lacks the cost of some node."""
+        low, high = (uncosted and self.uncosted_ratios) or (self.low_ratio, self.high_ratio)
+        return predicted_s * low, predicted_s * high
 
     def predict(self, terms: Mapping[str, float]) -> float:
         """Return the latency in seconds; `terms` gives each term but the overhead its value.
@@ -125,7 +133,8 @@ def save_calibration(calibration: CalibrationSet, path: Path = CALIBRATION_FILE)
 
 def _text(entry: Mapping[str, Any]) -> str:
     """Write one latency model a line, so that a change of one shows as one line."""
-    lines = [json.dumps({**model, "coefficients": dict(model["coefficients"])}) for model in entry["models"]]
+    told = [{name: value for name, value in model.items() if value is not None} for model in entry["models"]]
+    lines = [json.dumps({**model, "coefficients": dict(model["coefficients"])}) for model in told]
     head = {key: value for key, value in entry.items() if key != "models"}
     return json.dumps(head, indent=1)[:-2] + ',\n "models": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
@@ -135,12 +144,8 @@ def _from_json(entry: Mapping[str, Any], path: Path) -> CalibrationSet:
         raise CalibrationFileError(
             f"{path} has schema {entry['schema']}, not {CALIBRATION_SCHEMA}; run experiments.calibrate again"
         )
-    models = tuple(
-        LatencyModel(**{**model, "coefficients": tuple((str(k), float(v)) for k, v in model["coefficients"].items())})
-        for model in entry["models"]
-    )
     return CalibrationSet(
-        models=models,
+        models=tuple(_model(model) for model in entry["models"]),
         options={name: tuple((k, v) for k, v in pairs) for name, pairs in entry["options"].items()},
         dram_reference=entry["dram_reference"],
         trained_on=tuple(entry["trained_on"]),
@@ -149,3 +154,9 @@ def _from_json(entry: Mapping[str, Any], path: Path) -> CalibrationSet:
         versions=dict(entry["versions"]),
         source=entry["source"],
     )
+
+
+def _model(entry: Mapping[str, Any]) -> LatencyModel:
+    coefficients = tuple((str(name), float(value)) for name, value in entry["coefficients"].items())
+    ratios = entry.get("uncosted_ratios")
+    return LatencyModel(**{**entry, "coefficients": coefficients, "uncosted_ratios": ratios and tuple(ratios)})

@@ -96,7 +96,8 @@ def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
     from rich.table import Table as Grid
 
     grid = Grid(box=None, header_style="bold", pad_edge=False)
-    for heading in ("device", "runtime", "precision", "from", "models", "median", "90th percentile", "80 % interval"):
+    headings = ("device", "runtime", "precision", "from", "models", "median", "90th percentile", "80 % interval")
+    for heading in (*headings, "where costs lack"):
         grid.add_column(heading)
     for model in fitted:
         grid.add_row(
@@ -108,6 +109,7 @@ def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
             f"{model.error_median:.1%}",
             f"{model.error_p90:.1%}",
             f"{model.low_ratio:.2f} to {model.high_ratio:.2f} times",
+            "{:.2f} to {:.2f}".format(*model.uncosted_ratios) if model.uncosted_ratios else "",
         )
     console.print(grid)
     console.print("errors on models kept out of the fit, one at a time", style="dim")

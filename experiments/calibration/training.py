@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from experiments.calibration.table import Measurement
 
     Array = npt.NDArray[np.float64]
+    Flags = npt.NDArray[np.bool_]
 
 Key = tuple[str, str, str]  # device, compiler, precision
 RowKey = tuple[str, str, str, str]  # Measurement.key
@@ -36,14 +37,17 @@ FOLLOWS: Final = {"w8a16": "int8"}
 # Coefficients from fewer models would be memory, not a fit: two for a chip with its own simulation, four or five
 # for one that is modelled from its siblings.
 _LEAST_MODELS: Final = {True: 8, False: 10}
+# Of fewer than 9 the 80 % interval would end beyond the smallest and the largest.
+_LEAST_OF_A_KIND: Final = 9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """A measured row with the terms of its latency model."""
+    """A measured row with the terms of its latency model; `uncosted` names those from simulations that lack costs."""
 
     row: Measurement
     terms: Mapping[str, float]
+    uncosted: frozenset[str] = frozenset()
 
     def has(self, names: Iterable[str]) -> bool:
         """Tell whether the sample has all these terms."""
@@ -67,7 +71,7 @@ def samples(
         if case is None:
             continue
         terms = _terms(row.device, case)
-        sample = Sample(row=row, terms=terms)
+        sample = Sample(row=row, terms=terms, uncosted=_uncosted(row.device, case))
         if not any(sample.has(names) for names in term_sets(row.device, row.precision)):
             refused[row.model, row.precision, row.compiler] = _refusal(case)
         elif row.elsewhere_layers:
@@ -112,14 +116,16 @@ def predict_each(group: Sequence[Sample]) -> dict[RowKey, tuple[float, float, fl
     """Predict each row of a device by its other models: latency and the interval's bounds in seconds, by row key.
 
     A model that the best terms cannot describe is predicted by the next ones. The interval comes from the held-out
-    ratios of the other models.
+    ratios of the other models, and of the same kind (`_intervals`).
     """
     found: dict[RowKey, tuple[float, float, float]] = {}
     for names, key, usable in _enough(group):
         rows = _of(key, usable)
-        predicted, measured = _held_out(names, key, usable), _measured(rows)
+        predicted, lacking = _held_out(names, key, usable)
+        ratios = _measured(rows) / predicted
         for index, sample in enumerate(rows):
-            low, high = interval(np.delete(measured / predicted, index), SHARE)
+            costed, uncosted = _intervals(np.delete(ratios, index), np.delete(lacking, index))
+            low, high = (lacking[index] and uncosted) or costed
             value = float(predicted[index])
             found.setdefault(sample.row.key, (value, value * low, value * high))
     return found
@@ -139,9 +145,10 @@ def _enough(group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], Key, lis
 def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyModel:
     """Fit the latency model of one device, compiler and precision; its errors and interval are held out by model."""
     rows = _of(key, usable)
-    held_out, measured = _held_out(names, key, usable), _measured(rows)
+    held_out, lacking = _held_out(names, key, usable)
+    measured = _measured(rows)
     errors = percentage_errors(held_out, measured) / 100
-    low, high = interval(measured / held_out, SHARE)
+    (low, high), uncosted = _intervals(measured / held_out, lacking)
     return LatencyModel(
         device=key[0],
         compiler=key[1],
@@ -156,15 +163,27 @@ def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyM
         models=len(rows),
         error_median=round(float(np.median(errors)), 4),
         error_p90=round(float(np.percentile(errors, 90)), 4),
+        uncosted_ratios=uncosted and (round(uncosted[0], 4), round(uncosted[1], 4)),
     )
 
 
-def _held_out(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> Array:
-    """Predict each row of the key by a fit to the device's rows of other models."""
+def _held_out(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> tuple[Array, Flags]:
+    """Predict each row of the key by a fit to the device's rows of other models; tell if its simulations lack costs."""
     rows = _of(key, usable)
-    others = [[sample for sample in usable if sample.row.model != row.row.model] for row in rows]
-    matrix = _matrix(rows, names)
-    return np.array([x @ _coefficients(names, key, rest) for x, rest in zip(matrix, others, strict=True)])
+    predicted, lacking = [], []
+    for sample, terms in zip(rows, _matrix(rows, names), strict=True):
+        coefficients = _coefficients(names, key, [s for s in usable if s.row.model != sample.row.model])
+        predicted.append(terms @ coefficients)
+        needed = {name for name, value in zip(names, coefficients, strict=True) if value > 0}
+        lacking.append(not sample.uncosted.isdisjoint(needed))
+    return np.array(predicted), np.array(lacking)
+
+
+def _intervals(ratios: Array, lacking: Flags) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Return the interval of graphs whose nodes all have a cost, and of others; one for all where either is rare."""
+    if min(lacking.sum(), (~lacking).sum()) < _LEAST_OF_A_KIND:
+        return interval(ratios, SHARE), None
+    return interval(ratios[~lacking], SHARE), interval(ratios[lacking], SHARE)
 
 
 def _coefficients(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> Array:
@@ -223,6 +242,14 @@ def _terms(device: str, case: Mapping[str, Simulation]) -> dict[str, float]:
     if reference is not None and reference.dram_bytes is not None and reference.macs is not None:
         terms = {**terms, DRAM_BYTES: float(reference.dram_bytes), MACS: float(reference.macs)}
     return terms
+
+
+def _uncosted(device: str, case: Mapping[str, Simulation]) -> frozenset[str]:
+    """Name the terms that come from a simulation in which some node has no cost."""
+    lacking = {chip for chip, simulation in case.items() if simulation.uncosted}
+    if device in OWN_SIMULATION:
+        return frozenset({device} if OWN_SIMULATION[device] in lacking else ())
+    return frozenset(lacking | ({DRAM_BYTES} if DRAM_REFERENCE in lacking else set()))
 
 
 def _refusal(case: Mapping[str, Simulation]) -> str:

@@ -141,7 +141,8 @@ def _by_calibration(key: Key, sample: Sample, calibration: CalibrationSet) -> tu
     for model in calibration.find(*key):
         if sample.has(term for term, _ in model.coefficients):
             predicted_s = model.predict(sample.terms)
-            return predicted_s, predicted_s * model.low_ratio, predicted_s * model.high_ratio
+            lacking = not sample.uncosted.isdisjoint(term for term, _ in model.coefficients)
+            return predicted_s, *model.bounds_s(predicted_s, uncosted=lacking)
     return None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compilers import Limits
 
 _SIXTEEN_BITS = {"uint16", "int16"}
+_LACKING = "; a simulation lacks the cost of some nodes, and the interval is the one of such models"
 
 
 def latency_models(segment: Segment, calibration: CalibrationSet) -> tuple[LatencyModel, ...]:
@@ -53,14 +54,17 @@ def _predicted(
     predicted_s = model.predict({**terms, **work})
     first = next(iter(estimates.values()))
     own = model.references == (segment.device.name,)
+    uncosted = any(estimate.uncosted_nodes for estimate in estimates.values())
+    low_s, high_s = model.bounds_s(predicted_s, uncosted=uncosted)
     latency = Latency(
         typical_s=predicted_s,
-        low_s=predicted_s * model.low_ratio,
-        high_s=predicted_s * model.high_ratio,
+        low_s=low_s,
+        high_s=high_s,
         source=Source.SIMULATED if own else Source.MODELLED,
     )
     bounds = _compiler_bounds(model, first.latency, work) if own else ""
-    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration) + bounds
+    lacking = _LACKING if uncosted and model.uncosted_ratios else ""
+    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration) + lacking + bounds
 
 
 def _precision(segment: Segment) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,15 @@ from compilers import CompilerError, Estimate, Latency, Limits, Source
 from experiments.evaluator import calibrated as module
 from experiments.evaluator.calibrated import calibrated, latency_models
 from graphs import zoo
-from partition import CalibrationFileError, CalibrationSet, LatencyModel, Segment, load_calibration, load_device
+from partition import (
+    CalibrationFileError,
+    CalibrationSet,
+    LatencyModel,
+    Segment,
+    load_calibration,
+    load_device,
+    save_calibration,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,6 +133,35 @@ def test_the_next_model_predicts_what_a_reference_cannot_simulate(
         predicted(segment("sm8650"), known, tmp_path)
 
 
+def test_a_simulation_that_lacks_costs_has_the_interval_of_such_models(
+    simulated: dict[str, float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = dataclasses.replace(model("sm8650", sa8255p=1.0, sa8540=1.0), uncosted_ratios=(0.5, 2.0))
+    asked = segment("sm8650")
+    estimate, note = predicted(asked, calibration(fitted), tmp_path)
+    assert (estimate.latency.low_s, estimate.latency.high_s) == pytest.approx((0.9 * 3e-3, 1.3 * 3e-3))
+    assert "lacks the cost" not in note
+    costed = module._reference
+
+    def lacking(asked: Segment, name: str, *rest: object) -> Estimate:
+        return dataclasses.replace(costed(asked, name, *rest), uncosted_nodes=("gelu",) if name == "sa8540" else ())
+
+    monkeypatch.setattr(module, "_reference", lacking)
+    estimate, note = predicted(asked, calibration(fitted), tmp_path)
+    assert (estimate.latency.low_s, estimate.latency.high_s) == pytest.approx((0.5 * 3e-3, 2.0 * 3e-3))
+    assert "lacks the cost of some nodes" in note
+    estimate, _ = predicted(asked, calibration(dataclasses.replace(fitted, uncosted_ratios=None)), tmp_path)
+    assert estimate.latency.low_s == pytest.approx(0.9 * 3e-3)
+
+
+def test_a_calibration_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    plain = model("sm8650", sa8255p=1.0, overhead=1e-4)
+    known = calibration(plain, dataclasses.replace(plain, uncosted_ratios=(0.5, 2.0)))
+    save_calibration(known, tmp_path / "known.json")
+    assert load_calibration(tmp_path / "known.json") == known
+    assert (tmp_path / "known.json").read_text().count("uncosted_ratios") == 1
+
+
 def test_options_that_were_not_fitted_are_said(simulated: dict[str, float | None], tmp_path: Path) -> None:
     known = calibration(model("qcs9075", qcs9075=1.0))
     _, note = predicted(segment("qcs9075", vtcm_mb="2"), known, tmp_path)
@@ -140,7 +178,9 @@ def test_what_was_not_calibrated_has_no_model() -> None:
     assert latency_models(segment("sm8650"), known) == ()
 
 
-@pytest.mark.parametrize("change", [{"low_ratio": 1.1}, {"high_ratio": 0.9}, {"coefficients": ()}])
+@pytest.mark.parametrize(
+    "change", [{"low_ratio": 1.1}, {"high_ratio": 0.9}, {"coefficients": ()}, {"uncosted_ratios": (1.1, 2.0)}]
+)
 def test_a_latency_model_that_cannot_be_is_refused(change: dict[str, object]) -> None:
     fields = {name: getattr(model("sm8650", sa8255p=1.0), name) for name in LatencyModel.__slots__}
     with pytest.raises(CalibrationFileError, match="sm8650"):

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments.calibration.features import Simulation
 from experiments.calibration.table import Measurement
 from experiments.calibration.training import Key, Sample, fit_all, predict_each, training_rows
+from experiments.calibration.training import samples as samples_of
 from partition import DRAM_BYTES, MACS, OVERHEAD
 
 KEY = ("qcs9075", "ort_qnn", "fp16")
@@ -78,6 +80,68 @@ def test_a_prediction_does_not_depend_on_any_latency_of_the_same_model(precision
         other = ("net3", *row[1:])
         assert after[row][0] == pytest.approx(before[row][0])
         assert after[other][0] != before[other][0]
+
+
+def lacking(found: list[Sample], *, spread: float) -> list[Sample]:
+    """The same models from a simulation that lacks costs, which scatter as much as `spread` says."""
+    random = np.random.default_rng(1)
+    return [
+        dataclasses.replace(
+            s,
+            uncosted=frozenset({KEY[0]}),
+            row=dataclasses.replace(
+                s.row, model=f"odd-{s.row.model}", latency_s=s.row.latency_s * random.normal(1, spread)
+            ),
+        )
+        for s in found
+    ]
+
+
+def test_graphs_without_costs_have_an_interval_of_their_own_where_there_are_enough() -> None:
+    key = (*KEY[:2], "int8")
+    good = samples(1e-4, 0.9, 0.0, noise=0.02, key=key)
+    odd = lacking(good, spread=0.3)
+    (model,) = fit_all([*good, *odd])
+    assert model.uncosted_ratios is not None
+    low, high = model.uncosted_ratios
+    assert low < 0.8
+    assert high > 1.2
+    assert 0.9 < model.low_ratio < model.high_ratio < 1.1
+    assert model.bounds_s(2.0, uncosted=True) == (2 * low, 2 * high)
+    assert model.bounds_s(2.0, uncosted=False) == (2 * model.low_ratio, 2 * model.high_ratio)
+    found = predict_each([*good, *odd])
+    widths = [found[name, *good[0].row.key[1:]] for name in ("net0", "odd-net0")]
+    good_width, odd_width = (high_s / low_s for _, low_s, high_s in widths)
+    assert good_width < 1.2
+    assert odd_width > 1.5
+
+
+def test_few_graphs_without_costs_share_the_interval_of_all() -> None:
+    key = (*KEY[:2], "int8")
+    good = samples(1e-4, 0.9, 0.0, noise=0.02, key=key)
+    (model,) = fit_all([*good, *lacking(good[:8], spread=0.3)])
+    assert model.uncosted_ratios is None
+    assert model.bounds_s(1.0, uncosted=True) == (model.low_ratio, model.high_ratio)
+
+
+def test_costs_that_lack_count_where_their_simulation_does() -> None:
+    """A chip without a simulator needs three simulations and the traffic of one, a chip with its own that one alone."""
+    simulations = [
+        Simulation(
+            key=chip, model="net", precision="int8", compiler="snpe", chip=chip, simulated_s=1e-3, dram_bytes=1, macs=1,
+            uncosted=3 * (chip == "sa8540"),
+        )
+        for chip in ("sa8255p", "sa8540", "sa8797")
+    ]  # fmt: skip
+    rows = [
+        Measurement(model="net", precision="int8", device=device, compiler="snpe", latency_s=1e-3)
+        for device in ("sa8255p", "sm8650")
+    ]
+    own, other = samples_of(rows, simulations)[0]
+    assert (own.uncosted, other.uncosted) == (frozenset(), {"sa8540"})
+    middle = [dataclasses.replace(s, uncosted=3 * (s.chip == "sa8255p")) for s in simulations]
+    own, other = samples_of(rows, middle)[0]
+    assert (own.uncosted, other.uncosted) == ({"sa8255p"}, {"sa8255p", DRAM_BYTES})
 
 
 def test_a_model_without_its_macs_is_predicted_by_the_simulation_alone() -> None:
