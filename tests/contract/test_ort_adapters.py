@@ -343,6 +343,24 @@ def test_a_product_with_hard_sigmoid_is_no_hard_sigmoid(
 
 
 @needs_qnn
+def test_a_transpose_of_six_axes_is_taken_and_costs_what_moving_bytes_does(tmp_path: Path) -> None:
+    """As it stands the provider refuses it, or the simulator takes 125,871,056 cycles for it (docs/vendor_bugs.md)."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="A"),
+        helper.make_node("Reshape", ["a", "apart"], ["b"], name="B"),
+        helper.make_node("Transpose", ["b"], ["c"], name="T", perm=[0, 1, 3, 5, 2, 4]),
+        helper.make_node("Reshape", ["c", "flat"], ["y"], name="R"),
+    ]
+    shapes = {"apart": np.array([1, 32, 8, 2, 8, 2]), "flat": np.array([1, 32, 4, 64])}
+    graph = model(nodes, [1, 16, 16, 16], w=weight(32, 16, 1, 1), **shapes)
+    artefact = compile_segment(segment(graph, "ort_qnn", "fp16"), tmp_path, LIMITS)
+    feed = random_inputs(graph, 2)
+    (found,), right = outputs(artefact, [feed]), reference(graph, feed)
+    np.testing.assert_allclose(found["y"], right["y"], rtol=0, atol=5e-3)
+    assert get_compiler("ort_qnn").estimate(artefact).latency.high_s < 1e-3
+
+
+@needs_qnn
 def test_an_sdk_that_is_named_and_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in SDK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
