@@ -34,11 +34,11 @@ def peers() -> None:
 
 
 def _operator(model: Any) -> dict[str, tuple[float, float]]:  # noqa: ANN401 - TVM has no types
-    from compilers.tvm import library
+    from compilers.tvm import runtime
     from compilers.tvm.sweep import arguments_of, build_each
     from compilers.tvm.targets import host_target
 
-    library.use_threads(1)
+    runtime.use_threads(1)
     target = host_target()
     func = _largest(model, target)
     scheduled, cpu_s = {}, {}

@@ -116,11 +116,11 @@ def _latencies(graph: Graph, *sessions: Session) -> list[tuple[float, float]]:
 
 def _report_stability(graph: Graph) -> None:
     """Print how much slower the sweep's choice is than the best of its candidates, function by function."""
-    from compilers.tvm import frontend, library, sweep
+    from compilers.tvm import frontend, runtime, sweep
     from compilers.tvm.cache import TileCache
     from compilers.tvm.targets import host_target
 
-    library.use_threads(1)
+    runtime.use_threads(1)
     target = host_target()
     module = frontend.fuse(frontend.import_graph(graph.proto()), target)
     functions = {gv.name_hint: f for gv, f in module.functions.items() if gv.name_hint != "main"}

@@ -157,6 +157,15 @@ class Compiler(abc.ABC):
         """List the ways to compile that a sweep should try; the first is the plain one, without options."""
         return (Variant(),)
 
+    def check_request(self, segment: Segment) -> None:  # noqa: B027 - a backend may take whatever it is asked for
+        """Refuse what the request alone rules out, such as a precision or an option that the backend lacks.
+
+        Cheap (no vendor import): asked before a child process is started for `compile`.
+
+        Raises:
+            CompilerError: with the reason.
+        """
+
     @abc.abstractmethod
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Compile the segment, whose graph lies in `out_dir/segment.onnx`, into `out_dir`.

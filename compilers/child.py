@@ -16,9 +16,14 @@ from compilers.adapter import CompilerError, PassingError
 
 _PR_SET_PDEATHSIG: Final = 1
 
+serving = False
+"""Whether this process is such a child: what it is asked for is all that it will do."""
+
 
 def main() -> NoReturn:
     """Answer one call and leave without the vendor's teardown, which may crash after good work."""
+    global serving  # noqa: PLW0603 - of the process, like what it says
+    serving = True
     faulthandler.enable()
     _end_with_parent()
     function, args, answer = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it

@@ -83,11 +83,15 @@ class OrtCpuCompiler(Compiler):
         natives = sorted((folder / "capi").glob("onnxruntime_pybind11_state*")) if folder else []
         return f"onnxruntime-{distribution_version('onnxruntime')}+{library_hash(*natives)}"
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse fp16, and a precision that the graph contradicts."""
+        require_precision(segment, backend=self.name, refused=_REFUSED)
+        _threads(segment)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the graph as ONNX Runtime optimises it for this machine, and where its nodes went."""
-        require_precision(segment, backend=self.name, refused=_REFUSED)
-        options = read_options(segment, backend=self.name, defaults={"threads": "1"})
-        threads = positive_int(options["threads"], "option threads")
+        self.check_request(segment)
+        threads = _threads(segment)
         main_file = out_dir / "optimised.onnx"
         config = session_options(threads=threads)
         config.graph_optimization_level = _optimisation_level(segment.device)
@@ -146,6 +150,11 @@ class OrtCpuCompiler(Compiler):
         """Return the units that the session itself reported when it had partitioned the graph."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
         return Placement(units=json.loads(text)["units"])
+
+
+def _threads(segment: Segment) -> int:
+    options = read_options(segment, backend=OrtCpuCompiler.name, defaults={"threads": "1"})
+    return positive_int(options["threads"], "option threads")
 
 
 def _runs_of(events: list[dict[str, Any]], nodes: Sequence[Node]) -> tuple[tuple[KernelTime, ...], ...]:

@@ -62,6 +62,10 @@ class OrtQnnCompiler(Compiler):
         """Return the versions of both packages and a hash of Qualcomm's libraries."""
         return wheel.version()
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse a precision or an option that the chip does not have."""
+        target(segment, backend=self.name)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the context binary, the profile with the simulation, and the placement with its reasons."""
         chip = target(segment, backend=self.name)

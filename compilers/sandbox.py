@@ -62,6 +62,7 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
             f"{segment.compiler} chooses tile sizes by itself and cannot be told any; leave the {len(segment.tiles)} "
             "tiles out of the plan"
         )
+    get_compiler(segment.compiler).check_request(segment)
     from graphs import save  # brings onnx, which a cached compile does not need
 
     _raise_earlier_refusal(directory)

@@ -124,6 +124,10 @@ class SnpeCompiler(Compiler):
         """Return the versions of both packages and a hash of Qualcomm's libraries."""
         return wheel.version()
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse a precision or an option that the chip does not have."""
+        target(segment, backend=self.name, fixed_io=True)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the DLC of the whole segment, and the simulation of the same graph on the chip."""
         from graphs import save

@@ -99,6 +99,10 @@ class CoreMLCompiler(Compiler):
 
         return node_refusals(graph)
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse a precision that the processor does not have."""
+        compute_precision(segment)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Lower, compress, write the package, read it back with the independent reader, prove it, note the work."""
         from compilers.coreml.build import build

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from compilers.adapter import CompilerError
-from compilers.coreml.vendor import coremltools
+from compilers.coreml.vendor import schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,11 +137,9 @@ def _model_file(path: Path) -> Path:
 
 
 def _specification(model_file: Path) -> Any:  # noqa: ANN401 - a protobuf message
-    coremltools()
-    from coremltools.proto import Model_pb2
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # ships no types
 
-    spec = Model_pb2.Model()
+    spec = schema()[0].Model()
     try:
         spec.ParseFromString(model_file.read_bytes())
     except DecodeError as error:
@@ -153,11 +151,9 @@ class _Reader:
     """Turns protobuf messages into values; keeps the weight files open as memory maps."""
 
     def __init__(self, package: Path, folder: Path) -> None:
-        from coremltools.proto import MIL_pb2
-
         self._package = package
         self._folder = folder
-        self._type_names = {number: name for name, number in MIL_pb2.DataType.items()}
+        self._type_names = {number: name for name, number in schema()[1].DataType.items()}
         self._files: dict[str, Array] = {}
 
     def tensor(self, named: Any) -> Tensor:  # noqa: ANN401 - a protobuf message

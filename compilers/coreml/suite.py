@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers import suite
-from compilers.coreml.lower import TABLE, lower
-from compilers.coreml.lower.control import CONTROL
-from compilers.coreml.lower.functions import FOLDED_ONLY, has_definition
+from compilers.coreml.lower import has_lowering, lower
 from compilers.coreml.session import EmulatedSession
 from compilers.coreml.write import write_package
 
@@ -34,12 +32,7 @@ def claimed_cases() -> Iterator[suite.Case]:
 
 def _is_claimed(model: onnx.ModelProto) -> bool:
     opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    return not model.functions and all(
-        n.op_type in FOLDED_ONLY | CONTROL
-        or (n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}") in TABLE
-        or has_definition(n.op_type, n.domain, opset)
-        for n in model.graph.node
-    )
+    return not model.functions and all(has_lowering(node, opset) for node in model.graph.node)
 
 
 def judge(case: suite.Case, folder: Path | None = None) -> suite.Outcome:

@@ -30,9 +30,13 @@ Only this file is imported without TVM; the others of the folder import it, so m
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import os
+import sys
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from compilers import child
 from compilers.adapter import (
     Action,
     Compiler,
@@ -119,20 +123,26 @@ class TvmCompiler(Compiler):
         """Map each node that TVM's importer lacks or misreads, and that nothing it takes can replace, to its reason."""
         return prepare(graph).refused
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse a precision that the generated code does not have."""
+        gpu = _is_gpu(segment.device, segment.processor)
+        require_precision(segment, backend=self.name, refused=_REFUSED_GPU if gpu else _REFUSED)
+        read_options(segment, backend=self.name, defaults={} if gpu else _DEFAULTS)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Import, tune, build, check every function and then the whole model, and export."""
         if _is_gpu(segment.device, segment.processor):
             return self._compile_gpu(segment, out_dir)
-        require_precision(segment, backend=self.name, refused=_REFUSED)
+        self.check_request(segment)
         options = read_options(segment, backend=self.name, defaults=_DEFAULTS)
         threads = positive_int(options["threads"], "option threads")
         candidates = positive_int(options["sweep"], "option sweep")
         trials = 0 if options["tune"] == "0" else positive_int(options["tune"], "option tune")
 
-        from compilers.tvm import foreign, library, pipeline, targets
+        from compilers.tvm import foreign, library, pipeline, runtime, targets
         from compilers.tvm.check import check_model
 
-        library.use_threads(threads)
+        runtime.use_threads(threads)
         native = targets.is_native(segment.device.processor(segment.processor).ids["tvm"])
         if native:
             built = pipeline.build(segment, self.version(), threads=threads, candidates=candidates, trials=trials)
@@ -160,13 +170,12 @@ class TvmCompiler(Compiler):
                 *_whereabouts(segment.device),
             ),
         )
-        with library.load(artefact) if native else library.session(built.check, artefact) as session:
+        with runtime.load(artefact) if native else runtime.session(built.check, artefact) as session:
             agreement = check_model(segment.graph, out_dir / "segment.onnx", session)
         return _with_facts(artefact, ("relative_error", f"{agreement.relative_max:.3g}"))
 
     def _compile_gpu(self, segment: Segment, out_dir: Path) -> Artefact:
-        require_precision(segment, backend=self.name, refused=_REFUSED_GPU)
-        read_options(segment, backend=self.name, defaults={})
+        self.check_request(segment)
 
         from compilers.tvm import gpu
         from compilers.tvm.gpu_code import Work
@@ -246,10 +255,12 @@ class TvmCompiler(Compiler):
         if not artefact.fact("threads"):
             return super().load(artefact)  # another machine's GPU: says that it cannot run here
 
-        from compilers.tvm import library
+        if child.serving and artefact.main_file.suffix == ".so":
+            _import_runtime()
+        from compilers.tvm import runtime
 
-        library.use_threads(int(artefact.fact("threads")))
-        return library.load(artefact)
+        runtime.use_threads(int(artefact.fact("threads")))
+        return runtime.load(artefact)
 
     def profile(
         self, artefact: Artefact, inputs: Mapping[str, np.ndarray[Any, Any]], runs: int
@@ -260,17 +271,28 @@ class TvmCompiler(Compiler):
         if artefact.fact(_OPENCL):
             with self._on_opencl(artefact) as opencl:
                 return opencl.profile(inputs, runs)
-        from compilers.tvm import library, observe
+        from compilers.tvm import observe, runtime
 
-        library.use_threads(int(artefact.fact("threads")))
+        runtime.use_threads(int(artefact.fact("threads")))
         rows = json.loads((artefact.directory / "functions.json").read_text(encoding="utf-8"))
-        with library.load(artefact) as session:
+        with runtime.load(artefact) as session:
             return observe.profile(session, inputs, {row["function"]: row["nodes"] for row in rows}, runs)
 
     def placement(self, artefact: Artefact) -> Placement:
         """Return the processor asked for, for every node: one library has code for nothing else."""
         text = (artefact.directory / "placement.json").read_text(encoding="utf-8")
         return Placement(**json.loads(text))
+
+
+def _import_runtime() -> None:
+    """Import TVM without its compiler, which is most of the import, in a process that only runs an artefact."""
+    if "tvm" in sys.modules:
+        return
+    os.environ["TVM_USE_RUNTIME_LIB"] = "1"
+    try:
+        importlib.import_module("tvm")
+    finally:
+        del os.environ["TVM_USE_RUNTIME_LIB"]
 
 
 def _no_target(device: Device, processor: str) -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from compilers.tvm.library import TvmSession
+    from compilers.tvm.runtime import TvmSession
 
     Array = np.ndarray[Any, Any]
 

@@ -17,7 +17,7 @@ import numpy as np
 from compilers import suite
 from compilers.adapter import CompilerError
 from compilers.ort_session import QUANTISERS
-from compilers.tvm import TvmCompiler, library, pipeline
+from compilers.tvm import TvmCompiler, pipeline, runtime
 from compilers.tvm.cache import ENVIRONMENT
 from compilers.tvm.check import check_model
 from graphs import GraphError, from_proto, save
@@ -36,7 +36,7 @@ def judge_cases(names: Sequence[str], journal: Path) -> list[suite.Outcome]:
 
     Each outcome is also a line of `journal` at once, so that a case that ends the process takes no other with it.
     """
-    library.use_threads(1)
+    runtime.use_threads(1)
     outcomes = []
     with tempfile.TemporaryDirectory() as folder, journal.open("a", encoding="utf-8") as lines:
         os.environ[ENVIRONMENT] = folder
@@ -67,7 +67,7 @@ def _run(proto: onnx.ModelProto, inputs: Sequence[Array], model: Path) -> list[A
         built = pipeline.build(segment, compiler.version(), threads=1, candidates=1)
         specs = [(spec.name, list(spec.shape or ()), spec.dtype) for spec in graph.inputs()]
         outputs = [spec.name for spec in graph.outputs()]
-        with library.TvmSession(built.executable, specs, outputs) as session:
+        with runtime.TvmSession(built.executable, specs, outputs) as session:
             save(graph, model)
             check_model(graph, model, session)
             found = session.run(dict(zip([name for name, _, _ in specs], inputs, strict=True)))

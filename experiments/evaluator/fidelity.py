@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from compilers import Limits, in_child, reference_session
 from experiments.evaluator.rejection import rejection
-from graphs import Graph, OutputError, compare, load, save
+from graphs import OutputError, compare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from graphs import Graph
 
 Feed = dict[str, NDArray[Any]]
 
@@ -26,6 +28,8 @@ def reference_outputs(graph: Graph, feed: Feed, limits: Limits) -> Feed:
     Raises:
         CompilerError: ONNX Runtime cannot run the graph.
     """
+    from graphs import save  # brings onnx, which a child that runs an artefact does not need
+
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
         path = Path(folder) / "reference.onnx"
         save(graph, path)
@@ -33,6 +37,8 @@ def reference_outputs(graph: Graph, feed: Feed, limits: Limits) -> Feed:
 
 
 def _reference(path: Path, feed: Feed) -> Feed:
+    from graphs import load
+
     with reference_session(load(path)) as session:
         return session.run(feed)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from compilers import Action, CompilerError, Source, get_compiler
+from compilers import Action, CompilerError, Limits, Source, get_compiler, in_child
 from graphs import Calibration, Graph, quantise, random_inputs, save, zoo
 from partition import Segment, load_device
 
@@ -96,3 +96,25 @@ def test_import_brings_no_vendor_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_reading_a_package_imports_no_converters_and_the_whole_may_come_later(tmp_path: Path) -> None:
+    compiled(zoo.build("squeezenet1_1"), tmp_path, "fp16")
+    operations, with_schema, without, same = in_child(read_then_import, tmp_path / "model.mlpackage", limits=Limits())
+    assert operations > 50
+    assert (with_schema, without, same) == (True, False, True)
+
+
+def read_then_import(package: Path) -> tuple[int, bool, bool, bool]:
+    import sys
+
+    from compilers.coreml.package import read_package
+    from compilers.coreml.vendor import coremltools, schema
+
+    operations = len(read_package(package).operations)
+    early, bare = "coremltools.proto.Model_pb2" in sys.modules, "coremltools" in sys.modules
+    model = schema()[0].Model()
+    coremltools()
+    from coremltools.proto import Model_pb2
+
+    return operations, early, bare, type(model) is Model_pb2.Model

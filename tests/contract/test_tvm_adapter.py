@@ -198,13 +198,33 @@ def test_threads_are_those_asked_for_with_no_variable_set(monkeypatch: pytest.Mo
 def threads_given(asked: tuple[int, ...]) -> list[int]:
     import tvm
 
-    from compilers.tvm import library
+    from compilers.tvm import runtime
 
     given = []
     for threads in asked:
-        library.use_threads(threads)
+        runtime.use_threads(threads)
         given.append(int(tvm.get_global_func("runtime.NumThreads")()))
     return given
+
+
+def test_a_child_that_only_runs_imports_no_compiler(tmp_path: Path, cache: Path) -> None:
+    graph = mobile_block()
+    artefact = compile_segment(segment(graph, sweep="1"), tmp_path, LIMITS)
+    feed = random_inputs(graph, 0)
+    outputs, alone = in_child(run_alone, artefact, feed, limits=LIMITS)
+    assert alone
+    with TVM.load(artefact) as session:
+        whole = session.run(feed)
+    for name, values in outputs.items():
+        np.testing.assert_array_equal(values, whole[name])
+
+
+def run_alone(artefact: Artefact, feed: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], bool]:
+    with TVM.load(artefact) as session:
+        outputs = session.run(feed)
+    import tvm
+
+    return outputs, tvm.base._RUNTIME_ONLY and not hasattr(tvm, "relax")
 
 
 def test_an_output_of_another_type_is_wrong_code() -> None:

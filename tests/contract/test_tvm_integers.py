@@ -93,9 +93,9 @@ def by_tvm(graph: Graph, feed: dict[str, Array], *, threads: int = 1) -> tuple[A
     import tvm
     from tvm import relax
 
-    from compilers.tvm import library, pipeline
+    from compilers.tvm import pipeline, runtime
 
-    library.use_threads(threads)
+    runtime.use_threads(threads)
     built = pipeline.build(segment_of(graph), TVM.version(), threads=threads, candidates=2)
     machine = relax.VirtualMachine(built.executable, tvm.cpu())
     return machine["main"](*(tvm.runtime.tensor(feed[s.name]) for s in graph.inputs())).numpy(), built.integer_macs

@@ -56,11 +56,11 @@ def run(function: Any, inputs: list[Array], *, threads: int) -> Array:
     """Run a function as scheduled; no schedule is an error."""
     import tvm
 
-    from compilers.tvm import library
+    from compilers.tvm import runtime
     from compilers.tvm.schedule import analyse, schedule
     from compilers.tvm.targets import host_target
 
-    library.use_threads(threads)
+    runtime.use_threads(threads)
     target = host_target()
     assert analyse(function) is None
     scheduled = schedule(function, None, threads=threads)

@@ -125,10 +125,10 @@ def test_one_tile_across_all_channels_needs_no_other_layout() -> None:
 
 @pytest.mark.parametrize(("rows", "threads", "shares"), [(6, 2, 6), (6, 3, 6), (7, 2, 21), (7, 7, 7), (6, 1, 0)])
 def test_threads_share_rows_where_that_is_even_else_tiles(rows: int, threads: int, shares: int) -> None:
-    from compilers.tvm import library
+    from compilers.tvm import runtime
     from compilers.tvm.schedule import schedule
 
-    library.use_threads(threads)
+    runtime.use_threads(threads)
     func = reducing(convolution(rows))
     scheduled = schedule(func, tile(64), threads=threads)
     *_, nest = [0, *(int(found) for found in re.findall(r"T\.parallel\(T?\.?(?:int64\()?(\d+)", scheduled.script()))]

@@ -19,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compilers import Artefact, CompilerError, Limits, PassingError, compile_segment, in_child, read_artefact, sandbox
-from graphs import from_proto
+from graphs import from_proto, zoo
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
@@ -172,3 +172,30 @@ def test_on_a_full_disk_nothing_is_remembered(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(PassingError, match=r"the disk of .* was full .*no such operator"):
             compile_segment(segment(), tmp_path, LIMITS)
     assert compile_segment(segment(), tmp_path, LIMITS).main_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "processor", "compiler", "precision"),
+    [
+        ("host", "cpu", "ort_cpu", "fp16"),
+        ("host", "cpu", "ort_cpu", "int8"),
+        ("host", "cpu", "tvm", "fp16"),
+        ("sa8255p", "npu", "ort_qnn", "fp32"),
+        ("sa8255p", "npu", "snpe", "fp32"),
+        ("a17_pro", "npu", "coreml", "fp32"),
+    ],
+)
+def test_what_the_request_rules_out_starts_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, processor: str, compiler: str, precision: str
+) -> None:
+    monkeypatch.setattr(sandbox, "in_child", lambda *_, **__: pytest.fail("a child was started"))
+    segment = Segment(
+        graph=zoo.build("squeezenet1_1"),
+        device=load_device(device),
+        processor=processor,
+        compiler=compiler,
+        precision=precision,
+    )
+    with pytest.raises(CompilerError, match=r"ask for|quantise it first"):
+        compile_segment(segment, tmp_path, LIMITS)
+    assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from compilers.coreml.lower import (
     reduction,
     resize,
 )
-from compilers.coreml.lower.program import Lowered, Port, lower, node_refusals
+from compilers.coreml.lower.program import Lowered, Port, has_lowering, lower, node_refusals
 from compilers.coreml.lower.table import TABLE
 
 # Imported for their rows in the table.
@@ -37,4 +37,4 @@ _FAMILIES = (
     resize,
 )
 
-__all__ = ["TABLE", "Lowered", "Port", "lower", "node_refusals"]
+__all__ = ["TABLE", "Lowered", "Port", "has_lowering", "lower", "node_refusals"]

@@ -74,15 +74,17 @@ def lower(model: onnx.ModelProto, target: str) -> Lowered:
 
 def node_refusals(graph: Graph) -> dict[str, str]:
     """Map each node whose operator has no lowering to the reason; attributes are judged by `lower` only."""
-    opset = max((o.version for o in graph.proto().opset_import if o.domain in ("", "ai.onnx")), default=1)
     return {
         node.name: f"operator {_key(node)} has no Core ML lowering"
         for node in graph.nodes()
-        if _key(node) not in TABLE
-        and _key(node) not in CONTROL
-        and node.op_type not in FOLDED_ONLY
-        and not has_definition(node.op_type, node.domain, opset)
+        if not has_lowering(node, graph.opset)
     }
+
+
+def has_lowering(node: onnx.NodeProto | GraphNode, opset: int) -> bool:
+    """Tell whether there is a way from the operator to MIL: its own, its ONNX definition, or folding away."""
+    known = node.op_type in FOLDED_ONLY or _key(node) in CONTROL or _key(node) in TABLE
+    return known or has_definition(node.op_type, node.domain, opset)
 
 
 def _key(node: onnx.NodeProto | GraphNode) -> str:
