@@ -205,14 +205,14 @@ class TvmCompiler(Compiler):
 
     def _tried(self, artefact: Artefact, segment: Segment, files: tuple[str, ...]) -> Artefact:
         """Run a GPU's artefact on the OpenCL device of this machine: which one it is, and whether it computes right."""
-        from compilers.tvm.check import FLOAT_TOLERANCE, check_model
+        from compilers.tvm.check import check_model
 
         names = [[spec.name for spec in specs] for specs in (segment.graph.inputs(), segment.graph.outputs())]
         artefact = _with_facts(
             dataclasses.replace(artefact, files=(*artefact.files, *files)), (_OPENCL, json.dumps(names))
         )
         with self._on_opencl(artefact) as session:
-            found, tolerance = session.found, _TOLERANCES_GPU.get(segment.precision, FLOAT_TOLERANCE)
+            found, tolerance = session.found, _TOLERANCES_GPU.get(segment.precision)
             model = artefact.directory / "segment.onnx"
             agreement = check_model(segment.graph, model, session, tolerance=tolerance)
         if found.kind != "gpu":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FLOAT_TOLERANCE: Final = 1e-3
 """Largest difference over the largest value of the reference."""
+HALF_TOLERANCE: Final = 4e-3  # of a graph that rounds to float16, whose steps are 1e-3
 FLOAT_COSINE: Final = 0.999
 QUANTISED_COSINE: Final = 0.99
 SPREADS: Final = 2.0
@@ -47,12 +48,13 @@ class Agreement:
         return cls(relative_max=max(f[0] for f in far), cosine=min(f[1] for f in far))
 
 
-def check_model(graph: Graph, model: Path, session: Session, *, tolerance: float = FLOAT_TOLERANCE) -> Agreement:
+def check_model(graph: Graph, model: Path, session: Session, *, tolerance: float | None = None) -> Agreement:
     """Run the artefact and the reference on seeded inputs and compare.
 
-    A float model must agree within `tolerance`, or, where its numbers cancel (a detector on noise), within twice
-    what ONNX Runtime itself moves between its optimisations off and on. A model that rounds to bytes does so elsewhere
-    with every other order of its sums, so it must be within that, or have a cosine of 0.99.
+    A float model must agree within `tolerance` (None: `FLOAT_TOLERANCE`, or `HALF_TOLERANCE` with float16 in it) or,
+    where its numbers cancel (a detector on noise), within twice what ONNX Runtime itself moves between its
+    optimisations off and on. A model that rounds to bytes does so elsewhere with every other order of its sums, so it must be within
+    that, or have a cosine of 0.99.
 
     Raises:
         CompilerError: the artefact computes something else; with the figures.
@@ -69,6 +71,9 @@ def check_model(graph: Graph, model: Path, session: Session, *, tolerance: float
         f"TVM's code is wrong for {graph.name!r}: its output is {agreement.relative_max:.2g} of the largest value "
         f"away from ONNX Runtime's (cosine {agreement.cosine:.4f})"
     )
+    if tolerance is None:
+        half = any(spec.dtype == "float16" for spec in graph.tensors().values())
+        tolerance = HALF_TOLERANCE if half else FLOAT_TOLERANCE
     if agreement.cosine >= QUANTISED_COSINE if quantised else agreement.relative_max <= tolerance:
         return agreement
     spread = Agreement.of(reference, _optimised_outputs(model, feed, list(reference))).relative_max

@@ -19,6 +19,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from compilers.adapter import CompilerError
 from compilers.tvm import names
 from compilers.tvm.expressions import clamp, constant, is_constant, is_float, operator_name, scalar, static_shape
+from compilers.tvm.extremes import LEGALISED
 from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
@@ -98,7 +99,7 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
                 passes.EliminateCommonSubexpr(),
                 relax.backend.DispatchSampling(),
                 relax.backend.DispatchSortScan(),
-                passes.LegalizeOps(),
+                passes.LegalizeOps(LEGALISED),
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
                 passes.DeadCodeElimination(),

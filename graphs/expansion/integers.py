@@ -118,13 +118,17 @@ def _coded(parts: Parts, position: int) -> tuple[str | Any, ...]:
 
 
 def _scalar(parts: Parts, position: int) -> str | Any:  # noqa: ANN401
-    """Return a scale or zero point of a whole tensor; [1] counts as a scalar."""
+    """Return a scale or zero point of a whole tensor; [1] counts as a scalar, and scales are float32.
+
+    The sum of products is exact in any type of the scale, and float16 would round what is made of it.
+    """
     value = parts.constant(position)
     if value is None:
-        return parts.input(position)
+        half = parts.type_name(position) == "float16"
+        return parts.cast(parts.input(position), np.float32) if half else parts.input(position)
     if value.size != 1:
         raise Impossible(f"its input {position} differs by channel")
-    return value.reshape(())
+    return (value.astype(np.float32) if value.dtype == np.float16 else value).reshape(())
 
 
 def _weights(parts: Parts, position: int, *, axis: int) -> str:
@@ -132,6 +136,7 @@ def _weights(parts: Parts, position: int, *, axis: int) -> str:
     steps, scale, zero = (parts.constant(position + index) for index in range(3))
     if steps is None or scale is None or zero is None:
         return _dequantised(parts, position)
+    scale = scale.astype(np.float32)
     if steps.dtype == np.uint8 and (zero == _MIDDLE).all():
         steps, zero = (steps.astype(np.int16) - _MIDDLE).astype(np.int8), np.zeros(zero.shape, np.int8)
     if scale.size == 1:

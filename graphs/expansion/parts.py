@@ -181,6 +181,8 @@ class Parts(View):
 
     def row(self, value: str, axis: int, index: int) -> str:
         """Take one index of an axis, which goes away."""
+        if self.opset < 10:
+            return self("Gather", value, np.array(index, np.int64), axis=axis)
         return self.without_axis(self.part(value, axis, index, index + 1), axis)
 
     def with_axis(self, value: str, axis: int) -> str:

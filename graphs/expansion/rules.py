@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from graphs.expansion import control, integers, operators
+from graphs.expansion import contributed, control, integers, operators
 from graphs.expansion.recurrent import recurrent
 from graphs.expansion.resize import resize, upsample
 
@@ -42,8 +42,15 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("", "Scan"): control.scan,
     ("", "SpaceToDepth"): operators.space_to_depth,
     ("", "Upsample"): upsample,
+    ("", "SimplifiedLayerNormalization"): contributed.rms_normalization,
+    (_MICROSOFT, "BiasGelu"): contributed.gelu,
     (_MICROSOFT, "DequantizeLinear"): integers.standard,
     (_MICROSOFT, "DynamicQuantizeMatMul"): integers.dynamic_matmul,
+    (_MICROSOFT, "FastGelu"): contributed.fast_gelu,
+    (_MICROSOFT, "FusedConv"): contributed.fused("Conv"),
+    (_MICROSOFT, "FusedGemm"): contributed.fused("Gemm"),
+    (_MICROSOFT, "FusedMatMul"): contributed.fused_matmul,
+    (_MICROSOFT, "Gelu"): contributed.gelu,
     (_MICROSOFT, "MatMulIntegerToFloat"): integers.matmul_to_float,
     (_MICROSOFT, "QGemm"): integers.qgemm,
     (_MICROSOFT, "QLinearAdd"): integers.qlinear_binary("Add"),
@@ -54,5 +61,9 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     (_MICROSOFT, "QLinearMul"): integers.qlinear_binary("Mul"),
     (_MICROSOFT, "QLinearSigmoid"): integers.qlinear_unary("Sigmoid"),
     (_MICROSOFT, "QLinearSoftmax"): integers.qlinear_unary("Softmax"),
+    (_MICROSOFT, "QuickGelu"): contributed.quick_gelu,
+    (_MICROSOFT, "SimplifiedLayerNormalization"): contributed.rms_normalization,
+    (_MICROSOFT, "SkipLayerNormalization"): contributed.skip_layer_normalization,
+    (_MICROSOFT, "SkipSimplifiedLayerNormalization"): contributed.skip_rms_normalization,
     (_MICROSOFT, "QuantizeLinear"): integers.standard,
 }

@@ -113,6 +113,15 @@ def test_an_index_of_an_axis_of_one_element_is_checked_inside_it(tmp_path: Path)
     assert artefact.fact("functions_safe") == ""
 
 
+def test_the_largest_of_nothing_but_infinities_is_one(tmp_path: Path) -> None:
+    """As of a mask that leaves nothing; TVM's own reduction starts from the largest finite number."""
+    graph = from_proto(proto([helper.make_node("ReduceMax", ["x"], ["y"], axes=[1])], [2, 20], {}, opset=13))
+    with TVM.load(compiled(graph, tmp_path)) as session:
+        x = np.full((2, 20), -np.inf, np.float32)
+        x[1, 3] = -5
+        assert session.run({"x": x})["y"].tolist() == [[-np.inf], [-5]]
+
+
 # ---- what ONNX Runtime's quantisers write
 
 

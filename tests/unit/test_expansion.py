@@ -306,6 +306,42 @@ def test_a_resize_is_gathers_and_products(data: st.DataObject) -> None:
     without(graph, "Resize")
 
 
+# ---- operators of ONNX Runtime
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attributes"),
+    [
+        ("Gelu", [], {}),
+        ("BiasGelu", [[8]], {}),
+        ("FastGelu", [[8]], {}),
+        ("QuickGelu", [], {"alpha": 1.5}),
+        ("SkipLayerNormalization", [[2, 3, 8], [8], [8], [8]], {"epsilon": 1e-3}),
+        ("SkipSimplifiedLayerNormalization", [[2, 3, 8], [8]], {"epsilon": 1e-3}),
+        ("FusedMatMul", [[2, 5, 8]], {"transB": 1, "alpha": 0.5}),
+        ("FusedMatMul", [[2, 3, 5]], {"transA": 1}),
+    ],
+)
+def test_operators_of_onnx_runtimes_optimiser(
+    op_type: str, shapes: list[list[int]], attributes: dict[str, Any]
+) -> None:
+    random = np.random.default_rng(0)
+    constants = {f"c{i}": random.standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)}
+    node = helper.make_node(op_type, ["x", *constants], ["y"], domain="com.microsoft", name="node", **attributes)
+    found = without(model([node], {"x": [2, 3, 8]}, constants, domains=["com.microsoft"]), op_type)
+    assert set(found.owners.values()) == {"node"}
+
+
+def test_a_fused_convolution_is_its_parts() -> None:
+    random = np.random.default_rng(0)
+    constants = {"w": random.standard_normal((3, 2, 3, 3)).astype(np.float32), "b": np.ones(3, np.float32)}
+    node = helper.make_node(
+        "FusedConv", ["x", "w", "b"], ["y"], domain="com.microsoft", name="node", activation="Relu", pads=[1] * 4
+    )
+    found = without(model([node], {"x": [1, 2, 5, 5]}, constants, domains=["com.microsoft"]), "FusedConv")
+    assert [n.op_type for n in found.graph.nodes()] == ["Conv", "Relu"]
+
+
 # ---- quantised operators in ONNX Runtime's own form
 
 
