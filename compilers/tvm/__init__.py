@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 # Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
 _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
 _REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for fp32"}
-_REFUSED_GPU: Final = {"int8": "its kernels for GPUs compute in floats only; ask for fp16 or fp32"}
 _GPU_KINDS: Final = ("opencl", "metal", "cuda")
 # Largest difference over the largest value of the reference, for a model whose sums are float16.
 _TOLERANCES_GPU: Final = {"fp16": 0.05}
@@ -126,7 +125,7 @@ class TvmCompiler(Compiler):
     def check_request(self, segment: Segment) -> None:
         """Refuse a precision that the generated code does not have."""
         gpu = _is_gpu(segment.device, segment.processor)
-        require_precision(segment, backend=self.name, refused=_REFUSED_GPU if gpu else _REFUSED)
+        require_precision(segment, backend=self.name, refused={} if gpu else _REFUSED)
         read_options(segment, backend=self.name, defaults={} if gpu else _DEFAULTS)
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
@@ -195,6 +194,7 @@ class TvmCompiler(Compiler):
                 ("target", built.kind),
                 ("functions", str(len(built.functions))),
                 ("functions_without_tile", " ".join(untiled)),
+                *_integer_facts(segment, built.integer_macs),
                 *(work.to_facts() if work else ()),
             ),
         )

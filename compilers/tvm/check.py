@@ -53,8 +53,8 @@ def check_model(graph: Graph, model: Path, session: Session, *, tolerance: float
 
     A float model must agree within `tolerance` (None: `FLOAT_TOLERANCE`, or `HALF_TOLERANCE` with float16 in it) or,
     where its numbers cancel (a detector on noise), within twice what ONNX Runtime itself moves between its
-    optimisations off and on. A model that rounds to bytes does so elsewhere with every other order of its sums, so it must be within
-    that, or have a cosine of 0.99.
+    optimisations off and on. A model that rounds to bytes does so elsewhere with every other order of its sums, so it
+    must be within that, or have a cosine of 0.99.
 
     Raises:
         CompilerError: the artefact computes something else; with the figures.

@@ -22,30 +22,32 @@ BYTES: Final = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Dot:
-    """A family of instructions: LLVM's name by number of lanes, and the type of the data; weights are int8.
+    """A family of instructions: the type of the data ("" for either), and widths in 32-bit lanes, the widest first.
 
-    `words` tells that LLVM types the operands as 32-bit lanes instead of bytes.
+    Weights are int8. `llvm` has LLVM's name for each width, and `words` tells that LLVM types the operands as 32-bit
+    lanes instead of bytes; a GPU's code is in a language of its own.
     """
 
     name: str
     data: str
-    llvm: tuple[tuple[int, str], ...]
+    lanes: tuple[int, ...]
+    llvm: tuple[str, ...] = ()
     words: bool = False
 
-    @property
-    def lanes(self) -> tuple[int, ...]:
-        """Widths in 32-bit lanes, the widest first."""
-        return tuple(lanes for lanes, _ in self.llvm)
 
-
-_WIDTHS: Final = ((16, "512"), (8, "256"), (4, "128"))
 _VNNI512: Final = Dot(
-    name="vnni512", data="uint8", llvm=tuple((n, f"llvm.x86.avx512.vpdpbusd.{bits}") for n, bits in _WIDTHS)
+    name="vnni512",
+    data="uint8",
+    lanes=(16, 8, 4),
+    llvm=tuple(f"llvm.x86.avx512.vpdpbusd.{bits}" for bits in (512, 256, 128)),
 )
-_VNNI: Final = Dot(name="vnni", data="uint8", llvm=_VNNI512.llvm[1:])
-_SDOT: Final = Dot(name="sdot", data="int8", llvm=((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),))
+_VNNI: Final = Dot(name="vnni", data="uint8", lanes=(8, 4), llvm=_VNNI512.llvm[1:])
+_SDOT: Final = Dot(name="sdot", data="int8", lanes=(4,), llvm=("llvm.aarch64.neon.sdot.v4i32.v16i8",))
 # HVX vectors of 128 bytes: unsigned data times signed weights.
-_VRMPY: Final = Dot(name="vrmpy", data="uint8", llvm=((32, "llvm.hexagon.V6.vrmpybusv.acc.128B"),), words=True)
+_VRMPY: Final = Dot(name="vrmpy", data="uint8", lanes=(32,), llvm=("llvm.hexagon.V6.vrmpybusv.acc.128B",), words=True)
+# Whether a GPU has such an instruction or multiplies byte by byte is for `gpu_dot`; the layout serves both.
+_GPU: Final = Dot(name="gpu", data="", lanes=(4, 1))
+_GPU_KINDS: Final = ("opencl", "metal", "cuda")
 # The first whose features a target has is the one it gets.
 _FEATURES: Final = (
     (("avx512vnni", "avx512vl"), _VNNI512),
@@ -53,11 +55,13 @@ _FEATURES: Final = (
     (("dotprod",), _SDOT),
     (("hvx-length128b",), _VRMPY),
 )
-_FAMILIES: Final = {dot.name: dot for _, dot in _FEATURES}
+_FAMILIES: Final = {dot.name: dot for dot in (*(dot for _, dot in _FEATURES), _GPU)}
 
 
 def dot_of(target: Any) -> Dot | None:  # noqa: ANN401
     """Return the dot-product instructions that code for a target may use, if it has any."""
+    if str(target.kind.name) in _GPU_KINDS:
+        return _GPU
     found = (dot for features, dot in _FEATURES if all(codegen.target_has_features(f, target) for f in features))
     return next(found, None)
 
@@ -95,7 +99,7 @@ def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
 
 
 def _code(dot: Dot, lanes: int) -> Any:  # noqa: ANN401
-    number = tvm.target.codegen.llvm_lookup_intrinsic_id(dict(dot.llvm)[lanes])
+    number = tvm.target.codegen.llvm_lookup_intrinsic_id(dict(zip(dot.lanes, dot.llvm, strict=True))[lanes])
     data, wide = dot.data, lanes * 4
     operand = f"int32x{lanes}" if dot.words else f"int8x{wide}"
 

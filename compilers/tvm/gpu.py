@@ -43,13 +43,15 @@ _SUMS: Final = 4
 class GpuBuilt:
     """The executable, the source of its kernels, and each fused function with how it was scheduled.
 
-    `module` is the graph as calls of those functions, before TVM makes bytecode of it.
+    `module` is the graph as calls of those functions, before TVM makes bytecode of it. `integer_macs` counts the
+    multiply-adds of a Q/DQ graph that are computed in integers.
     """
 
     executable: Any
     module: Any
     target: Any
     functions: tuple[Function, ...]
+    integer_macs: int
 
     @property
     def kind(self) -> str:
@@ -104,6 +106,7 @@ def build(segment: Segment) -> GpuBuilt:
             for name, choice in choices.items()
             if name in code
         ),
+        integer_macs=int(imported.attrs[frontend.INTEGER_MACS]),
     )
 
 
@@ -163,10 +166,10 @@ def _choose(name: str, func: Any, target: Any, machine: GpuMachine | None, asked
     else:
         reason = "it has no reduction"
     if asked is not None:
-        return _as_asked(name, func, asked)
+        return _as_asked(name, func, asked, target)
     for tile in _proposals(nest.layer(name), machine) if nest else ():
         try:
-            return _Choice(scheduled=schedule_gpu(func, tile), rule="tile", tile=tile)
+            return _Choice(scheduled=schedule_gpu(func, tile, target), rule="tile", tile=tile)
         except UnscheduledError as error:
             reason = f"{tile}: {error}"
     try:
@@ -176,9 +179,11 @@ def _choose(name: str, func: Any, target: Any, machine: GpuMachine | None, asked
     return _Choice(scheduled=scheduled, rule=rule, reason=reason)
 
 
-def _as_asked(name: str, func: Any, tile: GpuTile) -> _Choice:  # noqa: ANN401
+def _as_asked(name: str, func: Any, tile: GpuTile, target: Any) -> _Choice:  # noqa: ANN401
     try:
-        return _Choice(scheduled=schedule_gpu(func, tile), rule="tile", tile=tile, reason="asked for by the plan")
+        return _Choice(
+            scheduled=schedule_gpu(func, tile, target), rule="tile", tile=tile, reason="asked for by the plan"
+        )
     except UnscheduledError as error:
         raise CompilerError(f"the plan's tile {tile} cannot be built for {name}: {error}") from error
 

@@ -17,6 +17,9 @@ for a `GpuTile`; names as there:
                     sums += data * weights       unrolled, in vectors along the channels
         write epilogue(sums)
 
+Bytes of a quantised graph come in words of four input channels, and a step of the reduction is a word: `k_tile` and
+`unroll` count words then.
+
 Data are laid out channels last, so neighbouring threads must take neighbouring channels: weights and outputs are then
 read and written in whole lines, and the data that they share is one broadcast.
 
@@ -34,6 +37,8 @@ import tvm_ffi
 from tvm.s_tir import dlight
 
 from compilers.tvm.blocks import REDUCTION, UnscheduledError, first_line, private_like, size, sizes, unroll
+from compilers.tvm.dot import BYTES
+from compilers.tvm.gpu_dot import gpu_intrinsic, with_dots
 from compilers.tvm.schedule import Parts
 from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, Layer, build_refusal
 
@@ -85,8 +90,10 @@ def analyse_gpu(func: Any) -> GpuNest | None:  # noqa: ANN401
     return None if parts.reduction is None else _Axes.of(parts).nest
 
 
-def schedule_gpu(func: Any, tile: GpuTile) -> Any:  # noqa: ANN401
+def schedule_gpu(func: Any, tile: GpuTile, target: Any = None) -> Any:  # noqa: ANN401
     """Return the function scheduled with `tile`; `func` stays as it is.
+
+    `target` may have an instruction for the dot products of bytes.
 
     Raises:
         UnscheduledError: the function has a form that this schedule does not cover, or the tile is illegal for it.
@@ -99,10 +106,15 @@ def schedule_gpu(func: Any, tile: GpuTile) -> Any:  # noqa: ANN401
     if reason is not None:
         raise UnscheduledError(reason)
     try:
-        _tile(parts, axes, tile)
+        data = str(parts.sch.get(parts.reduction).reads[0].source.dtype)
+        dot = gpu_intrinsic(target, data, tile.vector) if target and axes.word else None
+        # TVM writes a constant vector of 8 or 16 bytes, which padding has, as no CUDA (docs/vendor_bugs.md).
+        narrow = bool(target and axes.word and parts.before) and str(target.kind.name) == "cuda"
+        block = _tile(parts, axes, tile, dot=dot is not None, narrow=narrow)
+        scheduled = with_dots(parts.sch.mod["main"], block, dot) if dot else parts.sch.mod["main"]
     except (tvm.s_tir.schedule.ScheduleError, tvm.error.InternalError) as error:
         raise UnscheduledError(first_line(error)) from error
-    return private_like(func, parts.sch.mod["main"])
+    return private_like(func, scheduled)
 
 
 def schedule_rest(func: Any, target: Any) -> tuple[Any, str]:  # noqa: ANN401
@@ -144,11 +156,15 @@ def _flat(func: Any) -> Any | None:  # noqa: ANN401
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Axes:
-    """Roles of the reduction block's iterators, by position among the block's iterators."""
+    """Roles of the reduction block's iterators, by position among the block's iterators.
+
+    `word` has the axis over the four bytes that a dot product adds up, of a block that is laid out for it.
+    """
 
     outer: tuple[int, ...]
     inner: tuple[int, ...]
     reduced: tuple[int, ...]
+    word: tuple[int, ...]
     extents: tuple[int, ...]
     nest: GpuNest
 
@@ -168,8 +184,9 @@ class _Axes:
         shares = len(used) == 2 and spatial[-1] not in used[0] and spatial[-1] in weights
         outer = tuple(i for i in spatial[:-1] if shares and i in weights)
         inner = tuple(i for i in spatial[:-1] if i not in outer)
+        reduced, word = (reduced[:-1], reduced[-1:]) if parts.dot() else (reduced, ())
         return cls(
-            outer=outer, inner=inner, reduced=reduced, extents=extents,
+            outer=outer, inner=inner, reduced=reduced, word=word, extents=extents,
             nest=_nest(extents, outer, inner, reduced, block.reads, shares=shares),
         )  # fmt: skip
 
@@ -217,7 +234,11 @@ def _nest(
     )
 
 
-def _tile(parts: Parts, axes: _Axes, tile: GpuTile) -> None:
+def _tile(parts: Parts, axes: _Axes, tile: GpuTile, *, dot: bool, narrow: bool) -> str:
+    """Schedule the function, up to its dot products if there is an instruction; return the name of the sums' block.
+
+    `narrow` loads data one by one, not in vectors.
+    """
     sch, reduction = parts.sch, parts.reduction
     data = weights = None
     if axes.nest.shares:
@@ -228,12 +249,16 @@ def _tile(parts: Parts, axes: _Axes, tile: GpuTile) -> None:
     inner = _bind_output(sch, out, tile)
     sch.compute_at(reduction, inner, preserve_unit_loops=True)
     sch.set_scope(reduction, 0, "local")
-    steps, first = _order_sums(sch, axes, reduction, tile)
+    steps, order = _order_sums(sch, axes, reduction, tile)
     if axes.nest.shares:
-        _load(sch, (reduction, data, weights), steps, tile)
+        _load(sch, (reduction, data, weights), steps, tile, packed=bool(axes.word), narrow=narrow)
     elif axes.nest.weighted:
         _to_registers(sch, sch.cache_read(reduction, 1, "local"), steps[-1], tile.vector)
-    sch.decompose_reduction(reduction, first)
+    sch.decompose_reduction(reduction, order[0])
+    if axes.word and not dot:
+        sch.unroll(order[-2])
+        sch.unroll(order[-1])
+    return str(sch.get(reduction).name_hint)
 
 
 def _inline(parts: Parts) -> None:
@@ -261,13 +286,13 @@ def _normalise(sch: Any, axes: _Axes, reduction: Any, data: Any, weights: Any, o
         return [axes.mixed(axes.outer, v), axes.mixed(axes.inner, v), v[axes.channel]]
 
     def whole(*v: Any) -> list[Any]:  # noqa: ANN401
-        return [*output(*v), *(v[i] for i in axes.reduced)]
+        return [*output(*v), *(v[i] for i in (*axes.reduced, *axes.word))]
 
     sch.transform_layout(reduction, ("write", 0), _index_map(output, spatial))
     for place, block in enumerate((data, weights)):
         if block is not None:
             _normalise_operand(sch, axes, block, _copied_axes(sch, reduction, place))
-    sch.transform_block_layout(reduction, _index_map(whole, spatial + len(axes.reduced)))
+    sch.transform_block_layout(reduction, _index_map(whole, spatial + len(axes.reduced) + len(axes.word)))
     sch.transform_block_layout(out, _index_map(output, spatial))
 
 
@@ -279,7 +304,7 @@ def _copied_axes(sch: Any, reduction: Any, place: int) -> list[int]:  # noqa: AN
 
 
 def _normalise_operand(sch: Any, axes: _Axes, block: Any, used: list[int]) -> None:  # noqa: ANN401
-    """Give an operand the axes (batch, position, reduction..., channel) that it has, in this order."""
+    """Give an operand the axes (batch, position, reduction..., channel, word) that it has, in this order."""
     at = {axis: place for place, axis in enumerate(used)}
     groups = [[i for i in axis_group if i in at] for axis_group in (axes.outer, axes.inner)]
 
@@ -289,7 +314,7 @@ def _normalise_operand(sch: Any, axes: _Axes, block: Any, used: list[int]) -> No
         return [
             *mixed,
             *(values[i] for i in axes.reduced if i in at),
-            *([values[axes.channel]] if axes.channel in at else []),
+            *(values[i] for i in (axes.channel, *axes.word) if i in at),
         ]
 
     mapping = _index_map(operand, len(used))
@@ -314,17 +339,21 @@ def _bind_output(sch: Any, out: Any, tile: GpuTile) -> Any:  # noqa: ANN401
     return thread_n
 
 
-def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[tuple[Any, Any, Any], Any]:  # noqa: ANN401
-    """Order a thread's loops; return the first, and those at which operands are loaded: shared, data, weights."""
-    loops = list(sch.get_loops(reduction))[-3 - len(axes.reduced) :]
-    (batch, m, n), sums = loops[:3], loops[3:]
+def _order_sums(sch: Any, axes: _Axes, reduction: Any, tile: GpuTile) -> tuple[tuple[Any, Any, Any], list[Any]]:  # noqa: ANN401
+    """Order a thread's loops; return those at which operands are loaded (shared, data, weights), and all of them."""
+    loops = list(sch.get_loops(reduction))[-3 - len(axes.reduced) - len(axes.word) :]
+    (batch, m, n), sums, word = loops[:3], loops[3 : 3 + len(axes.reduced)], loops[3 + len(axes.reduced) :]
     at = axes.stepped - axes.reduced[0]
     outer, middle, unrolled = sch.split(sums[at], [None, tile.k_tile // tile.unroll, tile.unroll])
     n, lanes = sch.split(n, [None, tile.vector])
-    order = [*sums[:at], *sums[at + 1 :], outer, middle, unrolled, batch, m, n, lanes]
+    order = [*sums[:at], *sums[at + 1 :], outer, middle, unrolled, batch, m, n, lanes, *word]
     sch.reorder(*order)
-    unroll(sch, [unrolled, m, n, lanes])
-    return (outer, middle, unrolled), order[0]
+    if word:
+        for loop in (unrolled, m, n):
+            sch.unroll(loop)
+    else:
+        unroll(sch, [unrolled, m, n, lanes])
+    return (outer, middle, unrolled), order
 
 
 def _load(
@@ -332,38 +361,46 @@ def _load(
     blocks: tuple[Any, Any, Any],
     steps: tuple[Any, Any, Any],
     tile: GpuTile,
+    *,
+    packed: bool,
+    narrow: bool,
 ) -> None:
     """Bring the operands that threads share into registers, through shared memory when staged."""
     reduction, data, weights = blocks
     at_shared, at_data, at_weights = steps
     rows, columns = (sch.cache_read(reduction, i, "local") for i in (0, 1)) if tile.staged else (data, weights)
-    _to_registers(sch, rows, at_data, math.gcd(tile.vector, tile.unroll))
-    _to_registers(sch, columns, at_weights, tile.vector)
+    most = 1 if narrow else tile.vector
+    _to_registers(sch, rows, at_data, math.gcd(most, tile.unroll), packed=packed)
+    _to_registers(sch, columns, at_weights, tile.vector, packed=packed)
     if tile.staged:
-        for block, lanes in ((data, math.gcd(tile.vector, tile.k_tile)), (weights, tile.vector)):
+        for block, lanes in ((data, math.gcd(most, tile.k_tile)), (weights, tile.vector)):
             # The scope first: it tells compute_at that the tile is for all threads of the block.
             sch.set_scope(block, 0, "shared")
             sch.compute_at(block, at_shared, preserve_unit_loops=True)
-            _share(sch, block, lanes, tile)
+            _share(sch, block, lanes, tile, packed=packed)
 
 
-def _to_registers(sch: Any, block: Any, at: Any, lanes: int) -> None:  # noqa: ANN401
+def _to_registers(sch: Any, block: Any, at: Any, lanes: int, *, packed: bool = False) -> None:  # noqa: ANN401
     """Load what the loop `at` needs of an operand at once, each thread for itself, in vectors."""
     sch.compute_at(block, at, preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
-    loops = _own_loops(sch, block)
-    last, vector = sch.split(loops[-1], [None, lanes])
-    unroll(sch, [*loops[:-1], last, vector])
+    unroll(sch, _in_vectors(sch, block, lanes, packed=packed))
 
 
-def _share(sch: Any, block: Any, lanes: int, tile: GpuTile) -> None:  # noqa: ANN401
+def _share(sch: Any, block: Any, lanes: int, tile: GpuTile, *, packed: bool) -> None:  # noqa: ANN401
     """Spread the load of a tile over the threads of the block, in vectors."""
-    loops = _own_loops(sch, block)
-    last, vector = sch.split(loops[-1], [None, lanes])
-    turns, thread_m, thread_n = sch.split(sch.fuse(*loops[:-1], last), [None, tile.block_x, tile.block_y])
+    *loops, vector = _in_vectors(sch, block, lanes, packed=packed)
+    turns, thread_m, thread_n = sch.split(sch.fuse(*loops), [None, tile.block_x, tile.block_y])
     sch.bind(thread_m, "threadIdx.y")
     sch.bind(thread_n, "threadIdx.x")
     unroll(sch, [turns, vector])
+
+
+def _in_vectors(sch: Any, block: Any, lanes: int, *, packed: bool) -> list[Any]:  # noqa: ANN401
+    """Return the loops of a block with the last split; of packed bytes a lane is the four of a word."""
+    loops = _own_loops(sch, block)
+    last = sch.fuse(*loops[-2:]) if packed else loops[-1]
+    return [*loops[: -2 if packed else -1], *sch.split(last, [None, lanes * BYTES if packed else lanes])]
 
 
 def _own_loops(sch: Any, block: Any) -> list[Any]:  # noqa: ANN401

@@ -6,9 +6,12 @@ whose wheel has no runtime for OpenCL. Use it in a child process: an OpenCL driv
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,7 +21,7 @@ from compilers.profile import KernelTime, shortest
 from compilers.tvm.gpu_code import HostCode, Program, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from compilers.tvm.gpu_code import Launch
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 # PoCL's default way to run the threads of a block computes wrong values around barriers, or crashes
-# (docs/vendor_bugs.md, PoCL): this one writes out the threads one after the other.
-_POCL: Final = {"POCL_WORK_GROUP_METHOD": "workitemrepl"}
+# (docs/vendor_bugs.md, PoCL): this one writes out the threads one after the other. Its cache forgets kernels.
+_POCL: Final = {"POCL_WORK_GROUP_METHOD": "workitemrepl", "POCL_KERNEL_CACHE": "0"}
+# PoCL makes folders of kernels' names, and a file system has a limit (docs/vendor_bugs.md, PoCL).
+_LONGEST: Final = 100
+_LONG: Final = re.compile(rf"\w{{{_LONGEST + 1},}}")
 _HALF: Final = "cl_khr_fp16"
 PROGRAM_FILE: Final = "program.json"
 WEIGHTS_FILE: Final = "weights.npz"
@@ -84,7 +90,7 @@ class Machine:
         if _HALF in source and _HALF not in self.found.extensions:
             raise CompilerError(f"{self.found} has no float16 ({_HALF}); ask for fp32")
         try:
-            return self._cl.Program(self._context, source).build()
+            return self._cl.Program(self._context, _LONG.sub(lambda found: _short(found[0]), source)).build()
         except self._cl.RuntimeError as error:
             raise CompilerError(
                 f"OpenCL does not build the kernels: {str(error).splitlines()[0]}", log=str(error)
@@ -95,24 +101,30 @@ class Machine:
         properties = self._cl.command_queue_properties.PROFILING_ENABLE if timed else 0
         return self._cl.CommandQueue(self._context, properties=properties)
 
+    @contextlib.contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        """Say what the driver refused."""
+        try:
+            yield
+        except self._cl.Error as error:
+            raise CompilerError(f"{self.found} could not {what}: {error}") from error
+
     def buffer(self, size_bytes: int) -> Any:  # noqa: ANN401
         """Allocate global memory.
 
         Raises:
             CompilerError: the device has not as much.
         """
-        try:
+        with self.calling(f"give a buffer of {size_bytes} bytes"):
             return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(1, size_bytes))
-        except self._cl.Error as error:
-            raise CompilerError(f"{self.found} gives no buffer of {size_bytes} bytes: {error}") from error
 
     def copy(self, queue: Any, to: Any, source: Any, *, wait: bool = True) -> None:  # noqa: ANN401
         """Copy between an array and a buffer."""
         self._cl.enqueue_copy(queue, to, source, is_blocking=wait)
 
     def bound(self, program: Any, launch: Launch, buffers: Mapping[str, Any]) -> _Bound:  # noqa: ANN401
-        """Return a launch with its arguments."""
-        kernel = self._cl.Kernel(program, launch.kernel.name)
+        """Return a launch with its arguments, which the caller keeps alive: OpenCL does not."""
+        kernel = self._cl.Kernel(program, _short(launch.kernel.name))
         kernel.set_args(*(buffers[name] for name in launch.arguments))
         sizes = zip(launch.kernel.grid, launch.kernel.block, strict=True)
         threads = tuple(blocks * threads for blocks, threads in sizes)
@@ -185,22 +197,24 @@ class OpenClSession(Session):
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once: arrays by input name in, arrays by output name out."""
         machine = self._open()
-        self._send(machine, self._queue, inputs)
-        for launches in self._launches:
-            for launch in launches:
-                launch.start(self._queue)
         outputs = {name: np.empty(value.shape, value.dtype) for name, value in self._outputs.items()}
-        for name, array in outputs.items():
-            machine.copy(self._queue, array, self._buffers[self._outputs[name].name], wait=False)
-        self._queue.finish()
+        with machine.calling("run the kernels"):
+            self._send(machine, self._queue, inputs)
+            for launches in self._launches:
+                for launch in launches:
+                    launch.start(self._queue)
+            for name, array in outputs.items():
+                machine.copy(self._queue, array, self._buffers[self._outputs[name].name], wait=False)
+            self._queue.finish()
         return outputs
 
     def profile(self, inputs: Mapping[str, Array], runs: int) -> tuple[KernelTime, ...]:
         """Return what each call takes by the device's own clock, the shortest of the runs, after one to warm up."""
         machine = self._open()
         queue = machine.queue(timed=True)
-        self._send(machine, queue, inputs)
-        found = [self._timed(queue) for _ in range(runs + 1)]
+        with machine.calling("time the kernels"):
+            self._send(machine, queue, inputs)
+            found = [self._timed(queue) for _ in range(runs + 1)]
         return shortest(tuple(found[1:]))
 
     def close(self) -> None:
@@ -221,13 +235,15 @@ class OpenClSession(Session):
 
     def _bound(self, program: Any) -> list[list[_Bound]]:  # noqa: ANN401
         machine, steps = self._open(), []
-        temporaries: dict[str, Any] = {}
         for step in self._program.steps:
             code = self._code[step.function]
             values = (self._buffers[value.name] for value in step.arguments)
             buffers = dict(zip(code.parameters, values, strict=True))
             for name, size_bytes in code.temporaries:
-                buffers[name] = temporaries.setdefault(f"{step.function} {name}", machine.buffer(size_bytes))
+                key = f"{step.function} {name}"  # no name of a value has a space
+                if key not in self._buffers:
+                    self._buffers[key] = machine.buffer(size_bytes)
+                buffers[name] = self._buffers[key]
             steps.append([machine.bound(program, launch, buffers) for launch in code.launches])
         return steps
 
@@ -246,6 +262,12 @@ class OpenClSession(Session):
             time_s = sum(event.profile.end - event.profile.start for event in its) * 1e-9
             calls.append(KernelTime(kernel=step.function, nodes=tuple(self._nodes[step.function][turn]), time_s=time_s))
         return tuple(calls)
+
+
+def _short(name: str) -> str:
+    """Return a name that is short enough, another for another name."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 13]}_{digest}"
 
 
 def _first_device(cl: Any) -> Any:  # noqa: ANN401

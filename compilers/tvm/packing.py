@@ -167,7 +167,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
         correction = (-(zero + shift) * terms).astype(np.int32)
 
         def compute(x: Any, w: Any) -> Any:  # noqa: ANN401
-            inner = _laid_out(x, zero, shift, w.shape[-3] * dots.BYTES, dot.data, window)
+            inner = _laid_out(x, zero, shift, w.shape[-3] * dots.BYTES, dot.data or x.dtype, window)
             return _dot_conv(inner, w, window, dot) if window else _dot_matmul(inner, w, dot)
 
         total = self.builder_.emit_te(
@@ -228,7 +228,7 @@ class _Packer(relax.PyExprMutator):  # type: ignore[misc]
 
 def _shift(dtype: str, dot: Dot) -> int:
     """Return what to add to a byte so that it fits the type that the instructions read."""
-    if dtype == dot.data:
+    if dot.data in ("", dtype):
         return 0
     return 128 if dot.data == "uint8" else -128
 

@@ -26,7 +26,7 @@ from compilers import (
 )
 from compilers.tvm import nvrtc, opencl
 from compilers.tvm.gpu_code import Program
-from graphs import Graph, from_proto, random_inputs
+from graphs import Calibration, Graph, from_proto, quantise, random_inputs
 from partition import Device, Segment, Tile, load_device
 from partition.tile import GpuTile, build_refusal
 
@@ -165,6 +165,46 @@ def test_whatever_is_not_refused_computes_the_same(functions: dict[str, Any], da
             schedule_gpu(func, tile)
 
 
+def quantised() -> Graph:
+    return quantise(block(), "int8", Calibration.random(block(), 2, 0))
+
+
+@pytest.fixture(scope="module")
+def integer_functions() -> dict[str, Any]:
+    """The fused functions of the quantised block that sum products of bytes, by the start of their names."""
+    from compilers.tvm import frontend
+
+    _, found = frontend.fused(frontend.import_graph(quantised().proto()), opencl_target())
+    starts = ("fused_dot_conv2d_", "fused_dot_conv2d1", "fused_dot_conv2d2", "fused_dot_matmul", "fused_depthwise")
+    return {start: next(func for name, func in found.items() if name.startswith(start)) for start in starts}
+
+
+def integer_tile(start: str, *, staged: bool) -> GpuTile:
+    """A tile that leaves an edge: 81 or 4 positions in blocks of 8."""
+    steps = {"fused_dot_conv2d1": 4, "fused_dot_conv2d2": 4, "fused_dot_matmul": 2}.get(start, 1)
+    return GpuTile(
+        block_x=4, block_y=2, thread_x=2, thread_k=4, k_tile=steps, staged=staged, vector=4, unroll=steps
+    )  # fmt: skip
+
+
+STAGED = [("fused_dot_conv2d_", True), ("fused_dot_conv2d1", True), ("fused_dot_conv2d2", False),
+          ("fused_dot_matmul", False), ("fused_depthwise", False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "staged"), STAGED)
+def test_bytes_are_multiplied_as_they_are(integer_functions: dict[str, Any], start: str, staged: bool) -> None:
+    from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu
+
+    func = integer_functions[start]
+    nest = analyse_gpu(func)
+    assert nest is not None
+    # Words of four input channels, filled up: 3 become one, 16 four and 24 six.
+    words = {"fused_dot_conv2d_": 9, "fused_dot_conv2d1": 4, "fused_dot_conv2d2": 4, "fused_dot_matmul": 6}
+    assert nest.reduction == words.get(start, 9)
+    scheduled = on_the_host(schedule_gpu(func, integer_tile(start, staged=staged)))
+    np.testing.assert_array_equal(outputs(scheduled), outputs(func))
+
+
 def kernels_of(func: Any) -> tuple[str, Any]:
     """Return the source and the launches of a scheduled function."""
     import tvm
@@ -248,7 +288,7 @@ def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
     artefact = TVM.made(segment(block(), "fp32"), tmp_path, files=("kernels.cl",), delivered=())
     with pytest.raises(CompilerError, match=r"no fit to measured rows in fp32 .* those there are: fp16"):
         TVM.estimate(artefact)
-    with pytest.raises(CompilerError, match="floats only"):
+    with pytest.raises(CompilerError, match="holds no QuantizeLinear"):
         TVM.compile(segment(block(), "int8"), tmp_path)
     assert "no figures of its GPU" in (TVM.why_not(Action.ESTIMATE, load_device("sa8255p"), "gpu") or "")
     assert "to which a model could be fitted" in (TVM.why_not(Action.ESTIMATE, load_device("sm8650"), "gpu") or "")
@@ -412,12 +452,16 @@ def test_a_graph_runs_on_the_opencl_device_that_is_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(nvrtc.why_not() is not None, reason="needs the extra cuda")
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_cuda_source_becomes_ptx_of_every_kernel(tmp_path: Path, precision: str) -> None:
     from compilers.tvm import gpu
 
-    built = build(segment(block(), precision, other_device(tmp_path, "cuda")))
+    graph = quantised() if precision == "int8" else block()
+    built = build(segment(graph, precision, other_device(tmp_path, "cuda")))
     assert gpu.export_ptx(built, tmp_path) == (("kernels.ptx",), "NVRTC compiles the source for sm_87")
+    text = (tmp_path / "kernels.ptx").read_text()
+    assert ("dp4a.u32.s32" in text) == (precision == "int8")
+    assert ".extern .func" not in text  # nothing that a driver could not resolve
     kernels = [launch.kernel.name for function in built.functions for launch in function.code.launches]
     for arch in ("sm_75", "sm_90"):
         text = nvrtc.ptx(built.source(), arch)
@@ -449,3 +493,48 @@ def test_kernels_run_right_under_opencl(functions: dict[str, Any], node: str, st
     arrays = {name: tensor.numpy() for name, tensor in zip(code.parameters, arguments_of(func), strict=True)}
     after = in_child(opencl.run_function, source, code, arrays, limits=LIMITS)
     np.testing.assert_allclose(after[code.parameters[-1]], outputs(func), rtol=2e-5, atol=1e-6)
+
+
+# The branch of a device that has the instruction, with another function in place of its `dot`.
+STAND_IN = """
+#define cl_khr_integer_dot_product 1
+#define __opencl_c_integer_dot_product_input_4x8bit 1
+int stand_in(uchar4 a, char4 b) { int4 c = convert_int4(a) * convert_int4(b); return c.x + c.y + c.z + c.w; }
+#define dot stand_in
+"""
+
+
+@pytest.mark.skipif(opencl.why_not() is not None, reason="needs the extra opencl")
+@pytest.mark.parametrize(("start", "staged"), STAGED)
+def test_integer_kernels_are_right_to_the_bit_under_opencl(
+    integer_functions: dict[str, Any], start: str, staged: bool
+) -> None:
+    from compilers.tvm.gpu_schedule import schedule_gpu
+    from compilers.tvm.sweep import arguments_of
+
+    func = integer_functions[start]
+    source, code = kernels_of(schedule_gpu(func, integer_tile(start, staged=staged), opencl_target()))
+    assert (source.count("= edgefrontier_dot4_uint8(") > 1) == ("dot" in start)
+    arrays = {name: tensor.numpy() for name, tensor in zip(code.parameters, arguments_of(func), strict=True)}
+    for text in (source, STAND_IN + source) if start == "fused_dot_conv2d1" else (source,):
+        after = in_child(opencl.run_function, text, code, arrays, limits=LIMITS)
+        np.testing.assert_array_equal(after[code.parameters[-1]], outputs(func))
+
+
+@pytest.mark.skipif(opencl.why_not() is not None, reason="needs the extra opencl")
+def test_a_quantised_graph_gives_the_bytes_that_the_host_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path / "cache"))
+    here = Segment(
+        graph=quantised(), device=HOST, processor="cpu", compiler="tvm", precision="int8", options=(("sweep", "1"),)
+    )  # fmt: skip
+    artefacts = [compile_segment(each, tmp_path, LIMITS) for each in (here, segment(quantised(), "int8", HOST_GPU))]
+    assert [artefact.fact("int8_macs_ratio") for artefact in artefacts] == ["1", "1"]
+    for seed in (1, 2):
+        feed = random_inputs(quantised(), seed)
+        first, second = (in_child(only_outputs, artefact, feed, limits=LIMITS)["y"] for artefact in artefacts)
+        np.testing.assert_array_equal(first, second)
+
+
+def only_outputs(artefact: Artefact, feed: dict[str, Any]) -> Any:
+    with TVM.load(artefact) as session:
+        return session.run(feed)
