@@ -1,9 +1,10 @@
 """Run the whole ONNX operator suite through the TVM adapter, in child processes (10 minutes of one core).
 
-    python -m benchmarks.tvm_nodes [--update]
+    python -m benchmarks.tvm_nodes [--update] [--journal FILE]
 
-With --update it writes the table in docs/tvm_operators.md and the verdicts in tests/golden/tvm_nodes.json that the
-tests hold a sample of the suite against. Exits 1 when a case is wrong.
+With --journal each verdict is a line of FILE at once, and a run that was broken off goes on from there (with the same
+code: nothing checks that). With --update it writes the table in docs/tvm_operators.md and the verdicts in
+tests/golden/tvm_nodes.json that the tests hold a sample of the suite against. Exits 1 when a case is wrong.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ constant. "Wrong" would be code that passed the adapter's own checks and compute
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the table and the golden verdicts")
-    update = parser.parse_args(argv).update
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="keep the verdicts, and go on from those kept")
+    arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = judged(tuple(tensor_cases()), Path(folder) / "journal.jsonl")
+        outcomes = judged(tuple(tensor_cases()), arguments.journal or Path(folder) / "journal.jsonl")
     print(summary(outcomes))
     for outcome in wrong(outcomes):
         print(f"wrong: {outcome.name}: {outcome.reason}")
-    if update:
+    if arguments.update:
         write_golden(outcomes, GOLDEN)
         write_table(outcomes, TABLE, HEAD, dict.fromkeys(DISAGREEMENTS, "ONNX Runtime differs from ONNX"))
     return 0 if {o.name for o in wrong(outcomes)} <= DISAGREEMENTS else 1

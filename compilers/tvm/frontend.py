@@ -5,6 +5,7 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 
 from __future__ import annotations
 
+import functools
 import json
 import traceback
 from collections import Counter
@@ -190,8 +191,8 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """TVM's importer with converters that keep the NHWC chain whole.
 
     The stock ones for Clip, HardSigmoid and HardSwish give operators through which ConvertLayout does not pass
-    (docs/vendor_bugs.md): a pair of transposes around each. Arithmetic with 0-d constants passes, and fuses into the
-    convolution before it. Q/DQ graphs become integer arithmetic (`quantised`).
+    (docs/vendor_bugs.md): a pair of transposes around each; it dies of those for Max and Min. Arithmetic with 0-d
+    constants passes, and fuses into the convolution before it. Q/DQ graphs become integer arithmetic (`quantised`).
     """
 
     quantised: Quantised
@@ -253,10 +254,17 @@ def _hard_swish(importer: _Importer, inputs: list[Any], _attrs: Mapping[str, Any
     return None if gate is None else importer.bb.emit(relax.op.multiply(inputs[0], gate))
 
 
+def _extreme(combine: Any) -> Converter:  # noqa: ANN401
+    """Convert Max or Min pair by pair; TVM's converter stacks the operands, of which ConvertLayout dies."""
+    return lambda importer, inputs, _attrs: functools.reduce(lambda a, b: importer.bb.emit(combine(a, b)), inputs)
+
+
 _CONVERTERS: Final[dict[str, Converter]] = {
     "Clip": _clip,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
+    "Max": _extreme(relax.op.maximum),
+    "Min": _extreme(relax.op.minimum),
 }
 
 

@@ -92,18 +92,24 @@ def test_a_transposed_convolution_behind_a_convolution(tmp_path: Path) -> None:
     assert float(compiled(graph, tmp_path).fact("relative_error")) < 1e-5
 
 
-def test_convolutions_are_laid_out_where_convert_layout_dies(tmp_path: Path) -> None:
-    """`magika` slices a convolution's result in an order of its own and squeezes it (docs/vendor_bugs.md)."""
+@pytest.mark.parametrize(("op_type", "dies"), [("Max", False), ("Min", False), ("Mean", True)])
+def test_convolutions_are_laid_out_beside_operators_that_convert_layout_dies_of(
+    op_type: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], *, dies: bool
+) -> None:
+    from compilers.tvm import frontend
+    from compilers.tvm.targets import host_target
+
     node = helper.make_node
     nodes = [
-        node("Conv", ["x", "w"], ["a"]),
-        node("Squeeze", ["a", "three"], ["b"]),
-        node("Mul", ["b", "m"], ["c"]),
-        node("Unsqueeze", ["c", "three"], ["d"]),
-        node("Conv", ["d", "w2"], ["y"]),
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        node(op_type, ["a", "m"], ["b"]),
+        node("Conv", ["b", "w2"], ["y"]),
     ]
-    weights = {"w": values(4, 3, 3, 1), "w2": values(2, 4, 1, 1), "m": values(4, 1), "three": np.array([3])}
-    assert float(compiled(from_proto(proto(nodes, [1, 3, 9, 1], weights)), tmp_path).fact("relative_error")) < 1e-5
+    weights = {"w": values(4, 3, 3, 3), "w2": values(2, 4, 1, 1), "m": values(4, 1, 1)}
+    graph = from_proto(proto(nodes, [1, 3, 9, 9], weights))
+    frontend.fuse(frontend.read(graph), host_target())
+    assert ("SLayout" in capfd.readouterr().err) is dies
+    assert float(compiled(graph, tmp_path).fact("relative_error")) < 1e-5
 
 
 def test_an_index_of_an_axis_of_one_element_is_checked_inside_it(tmp_path: Path) -> None:
