@@ -151,7 +151,7 @@ class TvmCompiler(Compiler):
                 "option tune times schedules on this machine, and this is code for another; leave it out (tune=0)"
             )
         else:
-            built = pipeline.build_elsewhere(segment, threads=threads)
+            built = pipeline.build_elsewhere(segment, self.version(), threads=threads)
             files = foreign.export(built.executable, out_dir, built.triple)
         _write_json(out_dir / "functions.json", [_row(*item, built) for item in built.decisions.items()])
         kind = segment.device.processor(segment.processor).kind

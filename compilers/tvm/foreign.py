@@ -39,21 +39,22 @@ def decide(functions: Mapping[str, Any], target: Any, *, threads: int) -> dict[s
     decisions: dict[str, Decision] = {}
     for turn in range(_TRIED):
         rest = {name: func for name, func in functions.items() if name not in decisions}
-        planned = {name: _planned(func, target, turn, threads) for name, func in rest.items()}
+        chosen = {name: planned(func, target, turn, threads) for name, func in rest.items()}
         scheduled = {}
-        for name, decision in planned.items():
+        for name, decision in chosen.items():
             try:
                 if decision.build != "plain":
                     scheduled[name] = schedule(rest[name], decision.config, threads=threads)
             except UnscheduledError as reason:
-                planned[name] = Decision(build="plain", reason=str(reason))
+                chosen[name] = Decision(build="plain", reason=str(reason))
         built = {name for names, _ in build_modules(scheduled, target) for name in names}
-        decisions |= {name: planned[name] for name in rest if name in built or name not in scheduled}
+        decisions |= {name: chosen[name] for name in rest if name in built or name not in scheduled}
     left = Decision(build="plain", reason="TVM compiles none of its schedules for this target")
     return {name: decisions.get(name, left) for name in functions}
 
 
-def _planned(func: Any, target: Any, turn: int, threads: int) -> Decision:  # noqa: ANN401
+def planned(func: Any, target: Any, turn: int, threads: int) -> Decision:  # noqa: ANN401
+    """Return how the static model would build a function, in its second choice when `turn` is 1."""
     try:
         nest = analyse(func)
     except UnscheduledError as reason:
@@ -70,10 +71,15 @@ def export(executable: Any, folder: Path, triple: str) -> tuple[str, ...]:  # no
     Raises:
         CompilerError: TVM wrote code for another machine than asked, or the linker failed.
     """
+    return (pack(executable, folder, triple).name,)
+
+
+def pack(library: Any, folder: Path, triple: str) -> Path:  # noqa: ANN401
+    """Write a module as `export` does and return the file."""
     linker = linker_for(triple)
-    name = "model.so" if linker else "model.tar"
-    executable.export_library(str(folder / name), fcompile=_packer(linker, triple))
-    return (name,)
+    path = folder / ("model.so" if linker else "model.tar")
+    library.export_library(str(path), fcompile=_packer(linker, triple))
+    return path
 
 
 def linker_for(triple: str) -> tuple[str, ...] | None:

@@ -23,7 +23,7 @@ from compilers.tvm.vector_facts import code_facts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from partition import Segment
+    from partition import Address, Segment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,8 +86,8 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     )
 
 
-def build_elsewhere(segment: Segment, *, threads: int) -> Built:
-    """Build a segment for the processor of another machine.
+def build_elsewhere(segment: Segment, version: str, *, threads: int) -> Built:
+    """Build a segment for the processor of another machine; where it answers over RPC, its tiles are timed there.
 
     Raises:
         CompilerError: TVM does not know the target, or refused the graph or a tile.
@@ -98,11 +98,12 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
     module, functions = frontend.fused(imported, target)
     asked = _asked(segment, module, functions, target)
     free = {name: func for name, func in functions.items() if name not in asked}
-    decisions = foreign.decide(free, target, threads=threads) | asked
+    chosen, how = _chosen(free, target, segment.device.address, version, threads)
+    decisions = chosen | asked
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
     alike = not (integer_macs and dot_of(target))
-    registers, triple, split = registers_of(target), str(target.attrs["mtriple"]), Split()
+    triple, split = str(target.attrs["mtriple"]), Split()
     executable = library.assemble(module, tuned, {}, target, here, instruments=[split])
     return Built(
         executable=executable,
@@ -116,10 +117,34 @@ def build_elsewhere(segment: Segment, *, threads: int) -> Built:
         facts=(
             ("mcpu", cpu_of(target)),
             ("mtriple", triple),
-            ("schedules", f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"),
+            ("schedules", how),
             ("checked", f"on this machine's code generator, with {'the same' if alike else 'other'} schedules"),
         ),
     )
+
+
+def _chosen(
+    functions: Mapping[str, Any],
+    target: Any,  # noqa: ANN401
+    address: Address | None,
+    version: str,
+    threads: int,
+) -> tuple[dict[str, Decision], str]:
+    """Decide by times on the device where one answers, else by the model; and say how."""
+    registers = registers_of(target)
+    how = f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"
+    if address is not None:
+        from compilers.tvm import there
+
+        names = (version, cpu_of(target), f"rpc-{address.key}", f"t{threads}", f"r{_SCHEDULE}")
+        try:
+            found = there.decide(functions, target, address, TileCache.for_build(*names), threads=threads)
+        except CompilerError as error:
+            how = f"{how}; {error}"
+        else:
+            timed = sum(decision.time_s is not None for decision in found.values())
+            return found, f"the faster of two, measured on {address}, for {timed} of {len(found)} functions"
+    return foreign.decide(functions, target, threads=threads), how
 
 
 def _asked(segment: Segment, module: Any, functions: Mapping[str, Any], target: Any) -> dict[str, Decision]:  # noqa: ANN401

@@ -17,7 +17,8 @@ from compilers.adapter import CompilerError, PassingError, Session
 from compilers.ort_session import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy as np
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 10.0
 """How long a tracker may take for each answer."""
+_CALLS: Final = 3
+_REPEATS: Final = 3
 _SESSION_S: Final = 900  # a server ends a session that is older, so that a client that hangs does not keep it
 
 
@@ -76,6 +79,26 @@ def _see_free_server(summary: Mapping[str, Any], address: Address) -> None:
         raise PassingError(f"all {len(servers)} servers of {address} are taken; try again when one is free")
 
 
+def kernel_times_s(address: Address, library: Path, arrays: Mapping[str, Sequence[Array]]) -> dict[str, float]:
+    """Return the seconds of each function of a library by the server's clock, the shortest of a few means.
+
+    `arrays` are the arguments of each function by its name, results included.
+
+    Raises:
+        CompilerError: the device does not answer, or cannot load or run the functions.
+    """
+    remote = connect(address)
+    with _calling(address, "time kernels"):
+        remote.upload(bytearray(library.read_bytes()), target=library.name)
+        module, device = remote.load_module(library.name), remote.cpu(0)
+        times = {}
+        for name, each in arrays.items():
+            tensors = [tvm.runtime.tensor(array, device) for array in each]
+            evaluator = module.time_evaluator(name, device, number=_CALLS, repeat=_REPEATS)
+            times[name] = min(float(seconds) for seconds in evaluator(*tensors).results)
+        return times
+
+
 class RemoteSession(Session):
     """A Relax virtual machine on the server."""
 
@@ -122,11 +145,13 @@ class RemoteSession(Session):
             self._machine.set_input("main", *tensors)
         return self._machine
 
-    @contextlib.contextmanager
-    def _calling(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
-            raise PassingError(
-                f"the server of {self._address} could not {what}, or died over it: {first_line(error)}"
-            ) from error
+    def _calling(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return _calling(self._address, what)
+
+
+@contextlib.contextmanager
+def _calling(address: Address, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
+        raise PassingError(f"the server of {address} could not {what}, or died over it: {first_line(error)}") from error

@@ -141,6 +141,33 @@ def test_the_main_job_measures_by_the_clock_of_the_device(tracker: int, tmp_path
     assert row["peak_memory_bytes"] is None
 
 
+def test_tiles_are_timed_on_the_device_once(tracker: int, tmp_path: Path) -> None:
+    board = tmp_path / "board.toml"
+    board.write_text("""
+title = "another x86-64 machine"
+os = "linux"
+[processors.cpu]
+title = "its CPU"
+[processors.cpu.ids.tvm]
+kind = "llvm"
+mtriple = "x86_64-linux-gnu"
+mcpu = "x86-64-v2"
+""")
+    device = load_device(f"rpc://127.0.0.1:{tracker}/x86?device={board}")
+    options = (("threads", "1"),)
+    asked = Segment(graph=graph(), device=device, processor="cpu", compiler="tvm", precision="fp32", options=options)
+    alone = compile_segment(asked, tmp_path / "alone", Limits(time_s=300))
+    assert "the model's first" in alone.fact("schedules")
+    assert "has no server under 'x86'" in alone.fact("schedules")
+    with server(tracker, "x86"):
+        timed = compile_segment(asked, tmp_path / "timed", Limits(time_s=300))
+        assert timed.fact("schedules").endswith("/x86, for 1 of 1 functions")
+    rows = json.loads((timed.directory / "functions.json").read_text())
+    assert [(row["build"], row["time_s"] > 0) for row in rows] == [("tiled", True)]
+    again = compile_segment(asked, tmp_path / "again", Limits(time_s=300))  # nobody answers, and nothing is asked
+    assert json.loads((again.directory / "functions.json").read_text()) == rows
+
+
 def test_a_server_that_dies_in_the_middle_is_told(tracker: int, tmp_path: Path) -> None:
     artefact = compiled(tracker, "mortal", tmp_path)
     feed = random_inputs(graph(), 0)
