@@ -129,7 +129,7 @@ def npu_tile_for_gpu(layer: Layer, tile: NpuTile, gpu: GpuMachine) -> tuple[GpuT
         why = (
             f"{block[0]} x {block[1]} sums for {gpu.threads_per_block} threads of {gpu.registers_per_thread} registers"
         )
-        return None, f"{'registers' if sums > most / 2 else 'kernels'}: {why}"
+        return None, f"{'registers' if sums > most / 2 else 'no such kernel'}: {why}"
 
 
 def losses(crossings: Sequence[Crossing]) -> tuple[Loss, ...]:

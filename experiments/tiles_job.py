@@ -84,7 +84,7 @@ def run(options: Options) -> int:
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200)
     request = _check(options)
     if not request.layers:
-        console.print(f"nothing in {request.name} has tiles: {next(iter(request.refused.values()), 'it has no nodes')}")
+        console.print(f"nothing in {request.name} has tiles: {_why_nothing(request)}", highlight=False, markup=False)
         return 1
     try:
         crossings = [cross(layer, count, request.npu, request.gpu, options.objective)
@@ -96,8 +96,8 @@ def run(options: Options) -> int:
     _print(request, crossings, matrix, console)
     written = "tiles.csv, losses.csv, frontier.csv"
     if request.graph is None:
-        print_operator_memories([c.layer for c in crossings], request.npu, request.folder, console)
-        written += ", memory.csv"
+        if print_operator_memories([c.layer for c in crossings], request.npu, request.folder, console):
+            written += ", memory.csv"
     else:
         from experiments.tiles_plan import carry
 
@@ -255,10 +255,7 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
     for machine in (request.npu, request.gpu):
         console.print(f"  {error_sentence(machine)}", highlight=False, markup=False)
     if request.refused:
-        kinds = Counter(reason.partition(" has no tiles")[0] for reason in request.refused.values())
-        console.print(
-            f"without tiles: {', '.join(f'{n} {k}' for k, n in kinds.most_common())}", style="dim", highlight=False
-        )
+        console.print(f"without tiles: {_refused(request)}", style="dim", highlight=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     headings = (
         "operator", "", "NPU tile", "latency", "energy", "on chip", "lanes", "GPU tile", "latency", "energy",
@@ -284,6 +281,18 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
             _loss(loss.total_ratio, "-"), loss.cause,
         )  # fmt: skip
     console.print(matrix_table)
+
+
+def _refused(request: _Request) -> str:
+    kinds = Counter(reason.partition(" has no tiles")[0] for reason in request.refused.values())
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _why_nothing(request: _Request) -> str:
+    if request.graph is None or not request.refused:
+        return "it has no nodes"
+    bodies = any(node.op_type in ("If", "Loop", "Scan") for node in request.graph.nodes())
+    return f"it has {_refused(request)}{'; bodies of If, Loop and Scan are not looked into' if bodies else ''}"
 
 
 def _loss(ratio: float | None, otherwise: str) -> str:

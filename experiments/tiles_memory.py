@@ -39,22 +39,25 @@ def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Con
     return True
 
 
-def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder: Path, console: Console) -> None:
-    """Print and write what each size of memory does to each operator alone, as the vendor's compiler lays it out."""
+def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder: Path, console: Console) -> bool:
+    """Print and write what each size of memory does to each operator alone, in bands; False where none has any."""
+    layers = [layer for layer in layers if layer.kind != NORM]
+    if not layers:
+        return False
     console.print(
         f"\neach operator alone on {machine.name} by memory size, in bands as the vendor's compiler lays them out in "
         "its int8 traces (how often the order is right: benchmarks/README.md, Tiles):",
         style="bold", highlight=False, markup=False,
     )  # fmt: skip
     rows = []
-    for layer in (layer for layer in layers if layer.kind != NORM):
+    for layer in layers:
         machines = {mb: dataclasses.replace(machine, budget_bytes=mb * _MIB) for mb in _sizes(machine)}
         times = {mb: band_latency_s(layer, of_size) for mb, of_size in machines.items()}
         rows += [{"operator": layer.name, "memory_bytes": mb * _MIB, "latency_s": s} for mb, s in times.items()]
         told = ", ".join(f"{mb:g} MB {seconds(s)}" for mb, s in times.items())
         console.print(f"  {short_layer(layer)}: {told}", highlight=False, markup=False)
-    if rows:
-        store.write_csv(folder / "memory.csv", tuple(rows[0]), rows)
+    store.write_csv(folder / "memory.csv", tuple(rows[0]), rows)
+    return True
 
 
 def _sizes(machine: NpuMachine) -> list[float]:

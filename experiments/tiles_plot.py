@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_TICKS: Final = 16
 _FEWEST_COLUMNS: Final = 3
+_LONGEST_NAME: Final = 60
 _AXES: Final = {"y": "output rows", "x": "output columns", "k": "output channels"}
 
 
@@ -56,7 +57,7 @@ def draw_losses(matrix: Sequence[Loss], npu: NpuMachine, gpu: GpuMachine, stem: 
             cell = cells[kind, direction]
             text = "none can be built" if cell.median_ratio is None else f"{100 * cell.median_ratio:.0f} %"
             note = "".join(f"\n{cause}" for cause in cell.cause.split("; ") if cause)
-            note += f": {cell.refused} of {cell.layers}" if cell.refused else ""
+            note += f" ({cell.refused} of {cell.layers})" if cell.refused else ""
             dark = cell.median_ratio is not None and cell.median_ratio > 0.5
             axis.text(
                 column, row, text + note, ha="center", va="center", fontsize=9, color="white" if dark else "black"
@@ -97,8 +98,8 @@ def draw_heat_maps(layer: Layer, npu: NpuMachine, gpu: GpuMachine, stem: Path) -
     for axes_of, machine in zip(axes, (npu, gpu), strict=True):
         axes_of.set_title(_title(machine), fontsize=10)
     figure.suptitle(
-        f"{short_layer(layer)} ({layer.name}): best modelled latency for each pair of sizes; grey: no legal tile "
-        "(lanes, weight alignment, threads, registers or memory)", fontsize=10,
+        f"{_named(layer)}: best modelled latency for each pair of sizes\ngrey: no legal tile (lanes, weight alignment, "
+        "threads, registers or memory)", fontsize=10,
     )  # fmt: skip
     save(figure, stem)
 
@@ -140,7 +141,7 @@ def draw_frontiers(
         _scale(axis, points)
         axis.set_title(f"{_title(machine)}; {len(front)} tiles", fontsize=10)
     figure.suptitle(
-        f"{short_layer(layer)} ({layer.name}), modelled: tiles that no other beats in latency, energy and memory",
+        f"{_named(layer)}, modelled: tiles that no other beats in latency, energy and memory",
         fontsize=10,
     )
     save(figure, stem)
@@ -151,8 +152,16 @@ def short_layer(layer: Layer) -> str:
     window = "" if layer.taps == 1 else f" {layer.kernel[0]}x{layer.kernel[1]}"
     stride = "" if max(layer.stride) == 1 else f"/{max(layer.stride)}"
     groups = "" if layer.groups == 1 else f" x{layer.groups}"
+    dilation = "" if max(layer.dilation) == 1 else f" dilated {max(layer.dilation)}"
+    batch = "" if layer.batch == 1 else f" batch {layer.batch}"
     channels = f"{layer.k}" if layer.per_channel else f"{layer.c}>{layer.k}"
-    return f"{layer.kind} {channels}{groups}{window}{stride} {layer.y}x{layer.x}"
+    return f"{layer.kind} {channels}{groups}{window}{stride}{dilation} {layer.y}x{layer.x}{batch}"
+
+
+def _named(layer: Layer) -> str:
+    """Return the shape with the name, of which the end tells more than the start where it is too long for a title."""
+    name = layer.name if len(layer.name) <= _LONGEST_NAME else f"...{layer.name[-_LONGEST_NAME:]}"
+    return f"{short_layer(layer)} ({name})"
 
 
 def _title(machine: Machine) -> str:

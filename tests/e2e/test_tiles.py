@@ -191,6 +191,22 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert said.count("\n") == 1
 
 
+def test_a_model_whose_work_is_in_a_body_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = helper.make_tensor_value_info
+    bodies = [
+        helper.make_graph([helper.make_node("MatMul", ["x", "x"], [f"{side}_y"], name=f"{side}_product")], side, [],
+                          [value(f"{side}_y", TensorProto.FLOAT, [4, 4])])
+        for side in ("yes", "no")
+    ]  # fmt: skip
+    node = helper.make_node("If", ["c"], ["y"], name="choice", then_branch=bodies[0], else_branch=bodies[1])
+    inputs = [value("x", TensorProto.FLOAT, [4, 4]), value("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph([node], "chosen", inputs, [value("y", TensorProto.FLOAT, [4, 4])])
+    path = tmp_path / "chosen.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert main([str(path), "--out", str(tmp_path)]) == 1
+    assert "it has 1 If; bodies of If, Loop and Scan are not looked into" in capsys.readouterr().out
+
+
 @pytest.mark.vendor("onnxruntime_qnn")
 def test_the_simulator_tells_time_by_memory_and_every_nodes_tiles(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
