@@ -36,6 +36,10 @@ _WEIGHT_SHARE: Final = 0.5
 # An input whose blocked form takes no more of the memory is left whole, for one vector thread. In the traces, 224x224x3
 # in int8 (1.5 MiB blocked) is whole at 8 MB and in 28 tiles at 4 MB; in fp16 (3.1 MiB) it is in tiles at 8 MB too.
 _WHOLE_SHARE: Final = 0.25
+# A channel shuffle is done in plain rows: the map leaves the blocked layout, is put together and shuffled by one vector
+# thread and goes back. Cycles for each byte, all of it, from the int8 trace of ShuffleNetV2 at 8 MB.
+_SHUFFLE_CYCLES: Final = 1.4
+_IMAGE_AXES: Final = 4
 _NEVER: Final = 1 << 60
 
 
@@ -242,6 +246,8 @@ def _work(
         starts = 2 * machine.transfer_cycles + tiles * machine.tile_cycles
         copies = _copy_bytes(layer, machine)
         vector += copies * machine.in_cycles_per_byte
+    elif _shuffles(node, shapes):
+        vector = math.prod(shapes[0]) * width * _SHUFFLE_CYCLES * machine.vector_threads
     elif node.op_type not in _NO_WORK and not fused:
         # One pass of the vector unit, at the rate at which it changes layouts.
         vector = sum(map(math.prod, shapes)) * width * machine.in_cycles_per_byte
@@ -250,6 +256,14 @@ def _work(
         weight_bytes=float(sum(math.prod(constants[n].shape or ()) for n in node.inputs if n in constants) * width),
         copy_bytes=copies, matrix=matrix, vector=vector, starts=starts,
     )  # fmt: skip
+
+
+def _shuffles(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Tell whether a node moves channels of a feature map in groups: two axes change places, rows and columns stay."""
+    if node.op_type != "Transpose" or len(shapes) != 2 or len(shapes[0]) <= _IMAGE_AXES:
+        return False
+    before, after = shapes
+    return before != after and before[-2:] == after[-2:] and before[0] == after[0]
 
 
 def _copy_bytes(layer: Layer, machine: NpuMachine) -> float:
