@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 
 _CALIBRATION_BATCHES: Final = 4
 _PROTOCOL: Final = 4  # part of every row's key: raise it when the way of measuring changes
+_LONG_S: Final = 10.0  # from which a step's time is told: the NPU's emulator takes minutes for some models
+_STILL_S: Final = 60.0
 
 
 class UserError(ValueError):
@@ -356,10 +360,12 @@ def _evaluate_all(
     measured: list[tuple[Candidate, tuple[Artefact, ...]]] = []
 
     def first_step(candidate: Candidate) -> tuple[Artefact, ...] | Evaluation | Failure:
-        artefacts = _refused(candidate.plan) or compile_plan(candidate.plan, context)
+        with progress.busy(f"compiling {candidate.title}"):
+            artefacts = _refused(candidate.plan) or compile_plan(candidate.plan, context)
         if isinstance(artefacts, Failure) or is_measured(candidate.plan):
             return artefacts
-        return evaluate(candidate.plan, artefacts, context)
+        with progress.busy(f"running {candidate.title}"):
+            return evaluate(candidate.plan, artefacts, context)
 
     def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
         row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
@@ -368,9 +374,9 @@ def _evaluate_all(
         store.append_row(request.folder, row)
         return row
 
-    with _Progress(len(todo), console) as progress, ThreadPoolExecutor(jobs) as pool:
+    with _Progress(len(todo), context.limits.time_s, console) as progress, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(first_step, candidate): candidate for candidate, _ in todo}
-        for future in _as_completed(futures):
+        for future in _as_completed(futures, progress):
             candidate, outcome = futures[future], future.result()
             if isinstance(outcome, tuple):
                 measured.append((candidate, outcome))
@@ -378,8 +384,8 @@ def _evaluate_all(
             progress.done(candidate, outcome)
             yield stored(candidate, outcome)
         for candidate, artefacts in measured:
-            progress.doing(f"measuring {candidate.title}")
-            result = evaluate(candidate.plan, artefacts, context)
+            with progress.busy(f"measuring {candidate.title}"):
+                result = evaluate(candidate.plan, artefacts, context)
             progress.done(candidate, result)
             yield stored(candidate, result)
 
@@ -400,10 +406,15 @@ def _refused(plan: Plan) -> Failure | None:
     return None
 
 
-def _as_completed(futures: Mapping[Future[Any], Candidate]) -> Iterator[Future[Any]]:
+def _as_completed(futures: Mapping[Future[Any], Candidate], progress: _Progress) -> Iterator[Future[Any]]:
     """Yield futures as they end; on Ctrl-C end the children too, or leaving the pool would wait for them."""
+    waiting = set(futures)
     try:
-        yield from as_completed(futures)
+        while waiting:
+            ended, waiting = wait(waiting, timeout=_STILL_S, return_when=FIRST_COMPLETED)
+            yield from ended
+            if not ended:
+                progress.still()
     except BaseException:
         cancel_children()
         for future in futures:
@@ -412,13 +423,15 @@ def _as_completed(futures: Mapping[Future[Any], Candidate]) -> Iterator[Future[A
 
 
 class _Progress:
-    """A bar on a terminal, a plain line per candidate elsewhere."""
+    """A bar on a terminal, a plain line per candidate elsewhere; both say what takes long and when it is stopped."""
 
-    def __init__(self, total: int, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    def __init__(self, total: int, limit_s: float, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, RenderableColumn, TimeElapsedColumn
 
+        self._limit_s = limit_s
+        self._since: dict[str, float] = {}
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            RenderableColumn(self),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -426,7 +439,7 @@ class _Progress:
             disable=not console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task("compiling", total=total)
+        self._task = self._bar.add_task("", total=total)
         self._console, self._total, self._done = console, total, 0
         self._lock = threading.Lock()
 
@@ -437,8 +450,36 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def doing(self, what: str) -> None:
-        self._bar.update(self._task, description=what)
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Show that this goes on while the block runs."""
+        with self._lock:
+            self._since[what] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._since[what]
+
+    def still(self) -> None:
+        """Say what goes on, where no bar does."""
+        if not self._console.is_terminal:
+            self._console.print(f"still {self._busy()}", highlight=False, markup=False)
+
+    def __rich__(self) -> str:
+        from rich.markup import escape
+
+        return escape(self._busy())
+
+    def _busy(self) -> str:
+        with self._lock:
+            begun = dict(self._since)
+        now = time.monotonic()
+        each = (
+            f"{what} ({now - since:.0f} s, stopped at {self._limit_s:.0f} s)" if now - since > _LONG_S else what
+            for what, since in begun.items()
+        )
+        return ", ".join(each)
 
     def done(self, candidate: Candidate, outcome: Evaluation | Failure) -> None:
         with self._lock:
