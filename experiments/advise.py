@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, celsius, count, exit_code, positive_number
+from experiments.arguments import add_bind, celsius, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,10 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-rule", action="store_true", help="do not learn a rule from the zoo (saves seconds)")
     parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
     parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
-    parser.add_argument(
-        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )  # fmt: skip
+    add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument(
         "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"

@@ -8,6 +8,7 @@ import errno
 import math
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -55,6 +56,21 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def add_bind(parser: argparse.ArgumentParser) -> None:
+    """Add --bind, which gives symbolic dimensions their sizes."""
+    parser.add_argument(
+        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
+        help="give a symbolic dimension its size, may be repeated",
+    )  # fmt: skip
+
+
+def add_build(parser: argparse.ArgumentParser) -> None:
+    """Add --build, the folder that all runs share."""
+    parser.add_argument(
+        "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
+    )
 
 
 def names(text: str) -> tuple[str, ...]:

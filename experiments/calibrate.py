@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive_number
+from experiments.arguments import add_build, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--result", type=Path, default=CALIBRATION_FILE, metavar="FILE", help="file to write (default: %(default)s)"
     )
-    parser.add_argument(
-        "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
-    )
+    add_build(parser)
     parser.add_argument(
         "--time-limit",
         type=positive_number,

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import count, exit_code, positive, positive_number
+from experiments.arguments import add_build, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a plans/<digest>.json beside results")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="default: deploy/<digest> beside plans/")
-    parser.add_argument(
-        "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
-    )
+    add_build(parser)
     parser.add_argument("--execute", action="store_true", help="run it on the device that answers; record the latency")
     parser.add_argument("--host", default="", metavar="USER@BOARD", help="for Linux boards")
     parser.add_argument("--serial", default="", metavar="SERIAL", help="for Android, where more than one answers")

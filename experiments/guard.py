@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import count, exit_code, positive, positive_number
+from experiments.arguments import add_build, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fault", type=_fault, action="append", default=[], metavar="KIND@CALL", help="hang@5 or crash@12; repeatable"
     )
-    parser.add_argument(
-        "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
-    )
+    add_build(parser)
     parser.add_argument(
         "--log", type=Path, default=None, metavar="FILE", help="of events (default: guard-<digest>.jsonl beside plans/)"
     )

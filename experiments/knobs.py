@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding, count, exit_code, positive_number
+from experiments.arguments import add_bind, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         " htp_graph_finalization_optimization_mode=1,2,3). htp_performance_mode is an axis too; the simulator, which"
         " knows one clock, gives the same for all",
     )  # fmt: skip
-    parser.add_argument(
-        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )  # fmt: skip
+    add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights and calibration")
     parser.add_argument("--time-limit", type=positive_number, default=600.0, dest="time_limit_s", metavar="S")

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, count, exit_code, positive_number
+from experiments.arguments import add_bind, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--offset", type=count, default=0, metavar="B", help="bytes that inputs lie behind a 4 KiB page (default: 0)"
     )
-    parser.add_argument(
-        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )  # fmt: skip
+    add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and order")
     return parser

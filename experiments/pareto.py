@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import backend_option, binding, count, exit_code, names, positive
+from experiments.arguments import add_bind, backend_option, count, exit_code, names, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,15 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
     parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="compiles at a time (default: 2)")
-    parser.add_argument(
-        "--bind",
-        type=binding,
-        action="append",
-        default=[],
-        dest="bindings",
-        metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )
+    add_bind(parser)
     parser.add_argument(
         "--calibration",
         type=Path,

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import binding, count, exit_code, option, positive_number
+from experiments.arguments import add_bind, count, exit_code, option, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--option", type=option, action="append", default=[], dest="options", metavar="KEY=VALUE", help="of the backend"
     )
-    parser.add_argument(
-        "--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )  # fmt: skip
+    add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
     parser.add_argument(

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, count, exit_code, names, number, positive, positive_number
+from experiments.arguments import add_bind, count, exit_code, names, number, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,15 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--verify", type=count, default=2, metavar="K", help="plans to cut, compile, run and stitch (default: 2)")
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     add("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
-    add(
-        "--bind",
-        type=binding,
-        action="append",
-        default=[],
-        dest="bindings",
-        metavar="NAME=SIZE",
-        help="give a symbolic dimension its size, may be repeated",
-    )
+    add_bind(parser)
     add("--calibration", type=Path, default=None, metavar="PATH", help="data for int8 (default: random, labelled so)")
     add("--time-limit", type=positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)")
     return parser  # fmt: skip

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import binding, exit_code, positive_number
+from experiments.arguments import add_bind, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also build the N heaviest operators with these tiles, as OpenCL, CUDA, Metal and Hexagon HVX code, and "
              "read static facts from it",
     )  # fmt: skip
-    parser.add_argument("--bind", type=binding, action="append", default=[], dest="bindings", metavar="NAME=SIZE",
-                        help="give a symbolic dimension its size, may be repeated")  # fmt: skip
+    add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     return parser
 

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import exit_code, positive_number
+from experiments.arguments import add_build, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--calibration", type=Path, default=CALIBRATION_FILE, metavar="FILE", help="default: %(default)s"
     )
-    parser.add_argument(
-        "--build", type=Path, default=Path("results/build"), metavar="DIR", help="compiled files (default: %(default)s)"
-    )
+    add_build(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("results/validation"), metavar="DIR", help="default: %(default)s"
     )

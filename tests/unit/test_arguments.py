@@ -1,10 +1,11 @@
-"""How a command ends: its exit code and its one sentence."""
+"""What a command line refuses, and how a command ends: its exit code and its one sentence."""
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+from importlib import import_module
 from typing import NoReturn
 
 import pytest
@@ -58,3 +59,14 @@ def test_a_fault_of_ours_stays_a_traceback() -> None:
 def test_an_unknown_backend_is_a_sentence_without_quotes_around_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(lambda: bool(get_compiler("corelm")), refused=KeyError) == 2
     assert capsys.readouterr().err.startswith("error: unknown backend 'corelm'; did you mean 'coreml'?")
+
+
+@pytest.mark.parametrize(
+    "command", ["calibrate", "deploy", "guard", "knobs", "pareto", "placement", "splits", "validate"]
+)
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "soon"])
+def test_a_time_limit_that_is_none_is_refused(command: str, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"experiments.{command}").main(["--time-limit", limit])
+    assert ended.value.code == 2
+    assert "--time-limit: expected a" in capsys.readouterr().err
