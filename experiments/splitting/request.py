@@ -206,7 +206,8 @@ def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> N
         and not mixes,
         "the error of the outputs comes with the modelled costs, not with --oracle compile": error
         and options.oracle == "compile",
-        "peak memory is that of one precision; ask for it with one in --precisions": memory and mixes,
+        "peak memory is that of one precision: in a mix, what is alive beside a segment has the form that others gave "
+        "it, which no cost of the segment tells; ask for it with one in --precisions": memory and mixes,
         "--costs has one cost per processor; give one precision in --precisions": options.costs is not None
         and len(options.precisions) > 1,
         "a period is what --mode pipelined has; ask for it there": not pipelined
@@ -222,8 +223,8 @@ def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> N
         and options.mode == "parallel",
         "--oracle compile takes no --costs: it asks the compilers": options.oracle == "compile"
         and options.costs is not None,
-        "peak memory needs a cost per segment, which --space units and order have": memory
-        and options.where not in {"units", "order"},
+        "peak memory needs a cost per segment, which --space units and order have: elsewhere what is alive beside it "
+        "depends on all that ran before": memory and options.where not in {"units", "order"},
         "--oracle compile needs a cost per segment, which --space units, order and convex have": options.oracle
         == "compile"
         and options.where == "layers",
