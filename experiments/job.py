@@ -222,13 +222,16 @@ def load_model(options: ModelOptions) -> Graph:
     """Return the model that the options name, an ONNX file or one of the zoo.
 
     Raises:
-        UserError: it is neither.
+        UserError: it is neither, or a model without operations.
         GraphError: the file cannot be used.
     """
     bind = dict(options.bindings)
     path = Path(options.model)
     if path.is_file() or path.suffix or len(path.parts) > 1:
-        return load(path, bind=bind)
+        graph = load(path, bind=bind)
+        if not graph.nodes():
+            raise UserError(f"{path} has no operations, so there is nothing to compile; export the model again")
+        return graph
     if options.model not in zoo.names():
         raise UserError(
             f"{options.model!r} is neither a file nor a zoo model; give an ONNX file or one of {', '.join(zoo.names())}"
@@ -336,10 +339,10 @@ def _variants(request: _Request, build: Path, console: Console) -> dict[str, Gra
 
 
 def _context(request: _Request, options: Options, limits: Limits) -> Context:
-    feed = random_inputs(request.graph, options.seed)
     try:
+        feed = random_inputs(request.graph, options.seed)
         reference = reference_outputs(request.graph, feed, Limits())  # every candidate needs it: no short limit
-    except CompilerError as error:
+    except (CompilerError, GraphError) as error:
         raise UserError(f"ONNX Runtime cannot run {request.graph.name}, so there is no reference: {error}") from error
     return Context(
         build=options.out / "build",

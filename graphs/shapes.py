@@ -148,16 +148,27 @@ def _sentence(error: Exception) -> str:
 
 def _strict(skeleton: onnx.ModelProto) -> Shaped:
     """Infer shapes without trusting declared outputs, and refuse what cannot be typed."""
-    made = {name for node in skeleton.graph.node for name in node.output}
-    for info in skeleton.graph.output:
-        if info.name in made and info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
+    _distrust_outputs(skeleton.graph)
     try:
         return _infer(skeleton, strict=True)
     except (InferenceError, RuntimeError, ValueError, TypeError) as error:
         if _may_be_right(error):
             return _infer(skeleton, strict=False)
         raise GraphError(f"the model's types or shapes contradict each other: {_sentence(error)}") from error
+
+
+def _distrust_outputs(graph: onnx.GraphProto) -> None:
+    """Forget the shapes declared of outputs; one that no node makes is an input or a constant, and as that is."""
+    given = {info.name: info for info in graph.input}
+    given |= {
+        tensor.name: onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in graph.initializer
+    }
+    for info in graph.output:
+        if info.name in given:
+            info.CopyFrom(given[info.name])
+        elif info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
 
 
 _NESTED = re.compile(r"\(op_type:(\w+)[^)]*\): \[ShapeInferenceError\] Inference error\(s\)")

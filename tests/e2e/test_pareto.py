@@ -185,6 +185,12 @@ def test_bad_models_are_one_sentence(plain: Path, tmp_path: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_model_without_operations_is_one_sentence(tmp_path: Path) -> None:
+    done = pareto(str(write_model(tmp_path / "none.onnx", [], [weight("y", 2)])), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "none.onnx has no operations" in done.stderr
+
+
 def test_an_output_folder_that_cannot_be_is_named(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     done = pareto(str(plain), "--out", "taken", cwd=tmp_path)

@@ -357,6 +357,18 @@ def test_large_models_are_saved_external(tmp_path: Path, monkeypatch: pytest.Mon
     assert load(tmp_path / "m.onnx") == graph
 
 
+@pytest.mark.parametrize("stated", [[2, 4], [2, None], [9, 9], None])
+def test_an_output_that_no_node_makes_has_the_shape_of_what_it_is(stated: list[int | None] | None) -> None:
+    x, k = helper.make_tensor_value_info("x", FLOAT, [2, 4]), numpy_helper.from_array(np.ones((3, 1), np.float32), "k")
+    outputs = [helper.make_tensor_value_info(name, FLOAT, stated) for name in ("x", "k", "y")]
+    outputs[2] = helper.make_tensor_value_info("y", FLOAT, [2, 4])
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    graph = from_proto(make(nodes, [x], outputs, [k]))
+    assert [spec.shape for spec in graph.outputs()] == [(2, 4), (3, 1), (2, 4)]
+    assert [spec.shape for spec in graph.inputs()] == [(2, 4)]
+    assert from_proto(graph.proto()) == graph
+
+
 # ---- saving
 
 

@@ -199,3 +199,19 @@ def test_what_the_request_rules_out_starts_no_child(
     with pytest.raises(CompilerError, match=r"ask for|quantise it first"):
         compile_segment(segment, tmp_path, LIMITS)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [("compilers/a.py", True), ("graphs/shapes.py", True), ("partition/tile/search.py", True),
+     ("partition/search/a.py", False), ("graphs/zoo/a.py", False)],
+)  # fmt: skip
+def test_the_code_behind_a_compile_is_part_of_its_key(
+    file: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "_ROOT", tmp_path)
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("1")
+    before = sandbox._adapters_hash.__wrapped__()
+    (tmp_path / file).write_text("2")
+    assert (sandbox._adapters_hash.__wrapped__() != before) == counts
