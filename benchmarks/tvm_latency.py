@@ -3,9 +3,9 @@
     python -m benchmarks.tvm_latency mobilenet_v2 resnet18 --precision int8 --threads 1 2
     python -m benchmarks.tvm_latency mobilenet_v2 --stability
 
-A ratio is of medians (and of shortest runs) taken in turns, so that both see the same disturbance; compile time is CPU
-time. Stability builds the candidates of the sweep again, at most eight for a function, and measures them in turns with
-what the sweep chose: how much faster is the best of them?
+A ratio is of medians (and of shortest runs) taken in turns, in a process each; compile time is CPU time. Stability
+builds the candidates of the sweep again, at most eight for a function, and measures them in turns with what the sweep
+chose: how much faster is the best of them?
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import functools
 import multiprocessing
 import os
 import resource
+import signal
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compilers import Limits, compile_segment, get_compiler
 from graphs import Calibration, compare, quantise, random_inputs, zoo
@@ -27,9 +28,14 @@ from partition import Segment, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
 
-    from compilers import Session
+    import numpy as np
+
+    from compilers import Artefact
     from graphs import Graph
+
+    Outputs = dict[str, np.ndarray[Any, Any]]
 
 BLOCKS, RUNS = 60, 3
 REMEASURED = 8
@@ -60,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("models", nargs="*", default=["mobilenet_v2", "resnet18"])
     parser.add_argument("--precision", choices=("fp32", "int8"), default="fp32")
     parser.add_argument("--threads", nargs="+", default=["1"])
-    parser.add_argument("--tune", default="0", help="trials of MetaSchedule for each function")
+    parser.add_argument("--tune", default="0", help="schedules tried for each function that takes time")
     parser.add_argument("--stability", action="store_true")
     return parser
 
@@ -68,10 +74,9 @@ def _parser() -> argparse.ArgumentParser:
 def _report(graph: Graph, precision: str, threads: str, tune: str) -> None:
     cold = _compile(graph, "tvm", precision, threads=threads, tune=tune)
     warm = _compile(graph, "tvm", precision, threads=threads, tune=tune)
-    with cold[0] as tvm, _compile(graph, "ort_cpu", precision, threads=threads)[0] as ort:
-        (tvm_s, tvm_least_s), (ort_s, ort_least_s) = _latencies(graph, tvm, ort)
-        feed = random_inputs(graph, 1)
-        errors = compare(ort.run(feed), tvm.run(feed)).values()
+    tvm, ort = _in_turns(graph, cold[0], _compile(graph, "ort_cpu", precision, threads=threads)[0])
+    (tvm_s, tvm_least_s), (ort_s, ort_least_s) = ((statistics.median(times), min(times)) for _, times in (tvm, ort))
+    errors = compare(ort[0], tvm[0]).values()
     worst = max(error.relative_max or 0.0 for error in errors)
     print(
         f"{graph.name}, {threads} threads: compile {cold[1]:.1f} CPU-s, with tiles cached {warm[1]:.1f} CPU-s; "
@@ -81,7 +86,7 @@ def _report(graph: Graph, precision: str, threads: str, tune: str) -> None:
     )
 
 
-def _compile(graph: Graph, compiler: str, precision: str, **options: str) -> tuple[Session, float]:
+def _compile(graph: Graph, compiler: str, precision: str, **options: str) -> tuple[Artefact, float]:
     segment = Segment(
         graph=graph,
         device=load_device("host"),
@@ -92,7 +97,7 @@ def _compile(graph: Graph, compiler: str, precision: str, **options: str) -> tup
     )
     before_s = _children_s()
     artefact = compile_segment(segment, Path(tempfile.mkdtemp()), Limits())
-    return get_compiler(compiler).load(artefact), _children_s() - before_s
+    return artefact, _children_s() - before_s
 
 
 def _children_s() -> float:
@@ -100,18 +105,47 @@ def _children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _latencies(graph: Graph, *sessions: Session) -> list[tuple[float, float]]:
-    """Return (median, shortest) of each session."""
-    feed = random_inputs(graph, 0)
-    times: list[list[float]] = [[] for _ in sessions]
+def _in_turns(graph: Graph, *artefacts: Artefact) -> list[tuple[Outputs, list[float]]]:
+    """Return (outputs, times) of each artefact.
+
+    Each has a process, and those whose turn it is not are stopped: the threads of both pools wait awake for a while.
+    """
+    served = [_served(graph, artefact) for artefact in artefacts]
+    found: list[tuple[Outputs, list[float]]] = [(pipe.recv(), []) for pipe, _ in served]
+    for _, process in served:
+        os.kill(process, signal.SIGSTOP)
     for _ in range(BLOCKS):
-        for session, taken in zip(sessions, times, strict=True):
+        for (pipe, process), (_, times) in zip(served, found, strict=True):
+            os.kill(process, signal.SIGCONT)
+            pipe.send("go on")
+            times.extend(pipe.recv())
+            os.kill(process, signal.SIGSTOP)
+    for pipe, process in served:
+        os.kill(process, signal.SIGCONT)
+        pipe.send("")
+    return found
+
+
+def _served(graph: Graph, artefact: Artefact) -> tuple[Connection, int]:
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=_serve, args=(graph, artefact, there))
+    process.start()
+    assert process.pid is not None
+    return here, process.pid
+
+
+def _serve(graph: Graph, artefact: Artefact, pipe: Connection) -> None:
+    with get_compiler(artefact.compiler).load(artefact) as session:
+        pipe.send(session.run(random_inputs(graph, 1)))
+        feed = random_inputs(graph, 0)
+        while pipe.recv():
             session.run(feed)
+            times = []
             for _ in range(RUNS):
                 start = time.perf_counter()
                 session.run(feed)
-                taken.append(time.perf_counter() - start)
-    return [(statistics.median(taken), min(taken)) for taken in times]
+                times.append(time.perf_counter() - start)
+            pipe.send(times)
 
 
 def _report_stability(graph: Graph) -> None:
