@@ -223,8 +223,11 @@ def test_every_function_computes_the_same_under_qemu(tmp_path: Path, precision: 
     import tvm_ffi.libinfo
 
     from compilers.tvm import frontend
+    from compilers.tvm.schedule import schedule
     from compilers.tvm.sweep import _rounds, arguments_of, values_agree
     from compilers.tvm.targets import host_target, reference_target, target_of
+    from compilers.tvm.tiles import TileConfig
+    from compilers.tvm.weights import laid_out
 
     artefact = compiled(BOARD, "cpu", tmp_path / "build", precision)
     assert artefact.files[0] == "model.so"
@@ -235,12 +238,17 @@ def test_every_function_computes_the_same_under_qemu(tmp_path: Path, precision: 
     module = frontend.fuse(frontend.import_graph(graph_in(precision).proto()), target_of(BOARD, "cpu"))
     functions = {gv.name_hint: f for gv, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
     assert len(functions) >= 3
+    rows = json.loads((artefact.directory / "functions.json").read_text())
+    configs = {row["function"]: TileConfig.from_json(row["config"]) if row["config"] else None for row in rows}
     for name, func in functions.items():
         expected = arguments_of(func)
         built = tvm.IRModule({name: func.with_attr("global_symbol", name)})
         tvm.tirx.build(built, target=reference_target(host_target()))[name](*expected)
-        found = _under_qemu(driver, artefact.main_file, name, [a.numpy() for a in arguments_of(func)], tmp_path)
-        assert all(values_agree(e.numpy(), f, rounds=_rounds(func)) for e, f in zip(expected, found, strict=True)), name
+        scheduled = schedule(func, configs[name], threads=1)
+        arguments = [argument.numpy() for argument in arguments_of(func, scheduled)]
+        found = _under_qemu(driver, artefact.main_file, name, arguments, tmp_path)
+        wanted = laid_out([tensor.numpy() for tensor in expected], scheduled)
+        assert all(values_agree(w, f, rounds=_rounds(func)) for w, f in zip(wanted, found, strict=True)), name
 
 
 def _disassembled(library: Path) -> str:
