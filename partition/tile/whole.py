@@ -224,7 +224,11 @@ def _entry_cycles(spec: TensorSpec, machine: NpuMachine) -> float:
 def _works(graph: Graph, machine: NpuMachine) -> list[_Work]:
     layers = {layer.name: layer for layer in layers_of(graph)[0]}
     tensors, constants = graph.tensors(), graph.initializers()
-    return [_work(node, tensors, constants, layers.get(node.name), machine) for node in graph.nodes()]
+    shuffles = _shuffles(graph)
+    return [
+        _work(node, tensors, constants, layers.get(node.name), machine, shuffled=node.name in shuffles)
+        for node in graph.nodes()
+    ]
 
 
 def _work(
@@ -233,6 +237,8 @@ def _work(
     constants: Mapping[str, TensorSpec],
     layer: Layer | None,
     machine: NpuMachine,
+    *,
+    shuffled: bool,
 ) -> _Work:
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name in tensors))
     outputs = tuple(name for name in node.outputs if name in tensors)
@@ -246,7 +252,7 @@ def _work(
         starts = 2 * machine.transfer_cycles + tiles * machine.tile_cycles
         copies = _copy_bytes(layer, machine)
         vector += copies * machine.in_cycles_per_byte
-    elif _shuffles(node, shapes):
+    elif shuffled:
         vector = math.prod(shapes[0]) * width * _SHUFFLE_CYCLES * machine.vector_threads
     elif node.op_type not in _NO_WORK and not fused:
         # One pass of the vector unit, at the rate at which it changes layouts.
@@ -258,12 +264,21 @@ def _work(
     )  # fmt: skip
 
 
-def _shuffles(node: Node, shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Tell whether a node moves channels of a feature map in groups: two axes change places, rows and columns stay."""
-    if node.op_type != "Transpose" or len(shapes) != 2 or len(shapes[0]) <= _IMAGE_AXES:
-        return False
-    before, after = shapes
-    return before != after and before[-2:] == after[-2:] and before[0] == after[0]
+def _shuffles(graph: Graph) -> frozenset[str]:
+    """Name the nodes that move channels of a feature map in groups: two axes change places, rows and columns stay."""
+    orders = {
+        node.name: list(attribute.ints)
+        for node in graph.proto().graph.node
+        if node.op_type == "Transpose"
+        for attribute in node.attribute
+    }
+    return frozenset(
+        name
+        for name, order in orders.items()
+        if len(order) > _IMAGE_AXES
+        and [order[0], *order[-2:]] == [0, len(order) - 2, len(order) - 1]
+        and order != sorted(order)
+    )
 
 
 def _copy_bytes(layer: Layer, machine: NpuMachine) -> float:

@@ -100,6 +100,34 @@ def test_the_order_of_memory_sizes_is_the_simulators(precision: str, simulated_u
     assert costs[-1].spilled_bytes == 0
 
 
+def shuffled(order: list[int]) -> Graph:
+    """A map of 64 channels in two groups, its five axes in that order, as four axes again."""
+    shape = [1, 2, 32, 16, 16]
+    sizes = {"apart": shape, "back": [1, 64, 16, 16]}
+    nodes = [
+        helper.make_node("Reshape", ["x", "apart"], ["a"], name="apart"),
+        helper.make_node("Transpose", ["a"], ["b"], name="order", perm=order),
+        helper.make_node("Reshape", ["b", "back"], ["y"], name="back"),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 64, 16, 16)) for n in ("x", "y")]
+    weights = [numpy_helper.from_array(np.array(size), name) for name, size in sizes.items()]
+    graph = helper.make_graph(nodes, "shuffled", ends[:1], ends[1:], weights)
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+def test_a_channel_shuffle_is_plain_rows_on_one_thread(machine: NpuMachine) -> None:
+    """1.4 cycles a byte; another order of axes is a pass on all threads, beside the output's way to DRAM."""
+    cycles = {
+        name: whole_cost(shuffled(order), machine).latency_s * machine.clock_hz
+        for name, order in (("shuffle", [0, 2, 1, 3, 4]), ("other", [0, 2, 1, 4, 3]))
+    }
+    nbytes = 64 * 16 * 16
+    one_pass = 2 * nbytes * machine.in_cycles_per_byte / machine.vector_threads
+    assert cycles["shuffle"] - cycles["other"] == pytest.approx(
+        1.4 * nbytes - max(one_pass, nbytes / machine.dma_bytes), rel=1e-3
+    )
+
+
 def test_a_shape_that_is_not_known_is_named(machine: NpuMachine) -> None:
     node = helper.make_node("NonZero", ["x"], ["y"], name="found")
     ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (4, 4)),
