@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, exit_code, positive_number
+from experiments.arguments import add_bind, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,11 +56,11 @@ def _parser() -> argparse.ArgumentParser:
         help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",
     )  # fmt: skip
     parser.add_argument(
-        "--measure", type=int, default=None, metavar="N",
+        "--measure", type=positive, default=None, metavar="N",
         help="also build MODEL with N tiles for each operator and time them on this machine's GPU through OpenCL",
     )  # fmt: skip
     parser.add_argument(
-        "--build", type=int, default=0, metavar="N",
+        "--codegen", type=count, default=0, metavar="N",
         help="also build the N heaviest operators with these tiles, as OpenCL, CUDA, Metal and Hexagon HVX code, and "
              "read static facts from it",
     )  # fmt: skip

@@ -57,7 +57,7 @@ class Options:
     vtcm_mb: float | None
     simulate: bool
     measure: int | None
-    build: int
+    codegen: int
     bindings: Sequence[tuple[str, int]]
     out: Path
 
@@ -105,7 +105,7 @@ def run(options: Options) -> int:
             written += ", memory.csv"
         told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
         console.print(told, highlight=False, markup=False)
-    if options.build:
+    if options.codegen:
         _build(options, request, crossings, console)
         written += ", artefacts.csv"
     console.print(f"\nwrote {written} and losses, heat and frontier .png, .svg to {request.folder}")
@@ -131,13 +131,11 @@ def _build(options: Options, request: _Request, crossings: Sequence[Crossing], c
         gpu=options.gpu, gpu_precision=options.precision, npu=options.npu,
         npu_precision=options.npu_precision or options.precision,
     )  # fmt: skip
-    heaviest = sorted(crossings, key=lambda c: -c.layer.macs * c.count)[: options.build]
+    heaviest = sorted(crossings, key=lambda c: -c.layer.macs * c.count)[: options.codegen]
     build(heaviest, request.gpu, targets, options.objective, request.folder, console)
 
 
 def _check(options: Options) -> _Request:
-    if options.build < 0:
-        raise UserError(f"--build {options.build} is no number of operators; give 0 or more")
     if options.objective not in ("latency", "energy"):
         raise UserError(f"unknown objective {options.objective!r}; use latency or energy")
     if options.model is not None and options.operators:
@@ -146,10 +144,6 @@ def _check(options: Options) -> _Request:
         raise UserError("--simulate compiles a whole MODEL; give one instead of --op")
     if options.measure is not None and options.model is None:
         raise UserError("--measure builds a whole MODEL; give one instead of --op")
-    if options.measure is not None and options.measure < 1:
-        raise UserError(f"--measure {options.measure} is no number of tiles; give at least 1")
-    if options.vtcm_mb is not None and not options.vtcm_mb > 0:
-        raise UserError(f"--vtcm-mb {options.vtcm_mb:g} is no memory size; give more than 0")
     try:
         budget = None if options.vtcm_mb is None else options.vtcm_mb * _MIB
         npu_precision = options.npu_precision or options.precision

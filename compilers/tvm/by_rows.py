@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import tvm
+from tvm.s_tir.schedule import ScheduleError
 
 from compilers.tvm.blocks import (
     REDUCTION,
@@ -85,7 +86,10 @@ def _partial(sch: Any, reduction: Any) -> Any | None:  # noqa: ANN401
     if lanes is None:
         return None
     _, element = sch.split(loop, [None, lanes])
-    return sch.rfactor(element, len(sch.get(reduction).writes[0].source.shape))
+    try:
+        return sch.rfactor(element, len(sch.get(reduction).writes[0].source.shape))
+    except ScheduleError:  # TVM splits only reductions that start as its own do, not one from an infinity (`extremes`)
+        return None
 
 
 def _vectorise(sch: Any, step: Any, rows: int) -> None:  # noqa: ANN401

@@ -100,7 +100,7 @@ def test_a_plan_that_does_not_load_and_a_call_that_is_refused_say_why(plan: Plan
             session.run(FEED)
         assert session.pid is None
     artefact = compile_segment(plan.segments[0], tmp_path / "build", Limits())
-    artefact.main_file.write_bytes(b"no model")
+    artefact.main_file.write_bytes(b"x" * artefact.main_file.stat().st_size)  # of another size it would be made anew
     with child(plan, tmp_path) as session, pytest.raises(CompilerError):
         session.wait()
 

@@ -146,7 +146,8 @@ def test_replaced_operators_of_the_suite_keep_their_values() -> None:
 
 
 def test_every_rule_is_of_an_operator_that_exists() -> None:
-    assert all(onnx.defs.has(op_type) for domain, op_type in RULES if not domain)
+    unknown = {op_type for domain, op_type in RULES if not domain and not onnx.defs.has(op_type)}
+    assert unknown == {"SimplifiedLayerNormalization"}  # ONNX Runtime's own, which it writes without a domain
 
 
 # ---- recurrent layers
