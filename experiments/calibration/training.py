@@ -197,11 +197,17 @@ def _coefficients(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> A
     if _of(leader, usable):
         coefficients, rows = _coefficients(names, leader, usable), _of(key, usable)
         return coefficients * float(np.median(_measured(rows) / (_matrix(rows, names) @ coefficients)))
-    rows = [sample for sample in usable if sample.row.precision == precision]
+    rows = _teachers(names, key, [sample for sample in usable if sample.row.precision == precision])
     compilers = sorted({sample.row.compiler for sample in rows})
     overheads = [[float(sample.row.compiler == name) for name in compilers] for sample in rows]
     shared = fit_relative(np.hstack([overheads, _matrix(rows, names)[:, 1:]]), _measured(rows))
     return np.array([shared[compilers.index(compiler)], *shared[len(compilers) :]])
+
+
+def _teachers(names: Sequence[str], key: Key, rows: list[Sample]) -> list[Sample]:
+    """Leave out graphs whose simulations lack costs and are too short for it, where enough others are left."""
+    costed = [sample for sample in rows if sample.uncosted.isdisjoint(names)]
+    return costed if len(_of(key, costed)) >= least_models(key[0]) else rows
 
 
 def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
@@ -210,7 +216,8 @@ def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
     A chip with a simulator has its own simulation, in float with the MACs, which take a point off the error on models
     kept out (benchmarks/README.md); in INT8 they add error. Another has those of all three generations of silicon, the
     DRAM traffic and the MACs; then, for graphs that one of the three cannot simulate, fewer: the chips next to its own
-    generation (v68 before v73, v73 and v81 from there on), and v73 alone.
+    generation (v68 before v73, v73 and v81 from there on), and v73 alone. In float the chips next to it come first:
+    every third float simulation of v68 lacks costs.
     """
     if device in OWN_SIMULATION:
         alone = (OVERHEAD, device)
@@ -218,7 +225,8 @@ def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
     middle, older, newer = REFERENCES
     arch = int(load_device(device).processor("npu").ids["qnn"]["htp_arch"])
     near = (older,) if arch < _MIDDLE_ARCH else (middle, newer)
-    return tuple((OVERHEAD, *chips, DRAM_BYTES, MACS) for chips in (REFERENCES, near, (middle,)))
+    first = (near, REFERENCES) if precision == "fp16" else (REFERENCES, near)
+    return tuple((OVERHEAD, *chips, DRAM_BYTES, MACS) for chips in (*first, (middle,)))
 
 
 def least_models(device: str) -> int:
