@@ -55,7 +55,7 @@ def schedule(func: Any, *, threads: int) -> Any:  # noqa: ANN401
     rows = len(_rows(sch, next(block for block in blocks if is_reduction(sch, block))))
     try:
         _schedule(sch, blocks, rows, threads=threads)
-    except tvm.s_tir.schedule.ScheduleError as error:
+    except ScheduleError as error:
         raise UnscheduledError(first_line(error)) from error
     return private_like(func, sch.mod["main"])
 

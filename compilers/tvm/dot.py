@@ -75,15 +75,17 @@ def intrinsic(dot: Dot, lanes: int) -> str:
     """Return the name of the TVM intrinsic for one width, registered on first use."""
     name = f"edgefrontier.{dot.name}.{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        TensorIntrin.register(name, _meaning(dot.data, lanes), _code(dot, lanes))
+        TensorIntrin.register(name, meaning(dot.data, lanes), _code(dot, lanes))
     return name
 
 
-def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
+def meaning(data: str, lanes: int, operands: str = "global") -> Any:  # noqa: ANN401
+    """Return what an instruction computes, for TVM to find it in a function; `operands` is the scope they lie in."""
+
     @tirx.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
     def meaning(
-        a: tirx.Buffer((4,), data, offset_factor=1),  # type: ignore[valid-type]
-        b: tirx.Buffer((lanes, 4), "int8", offset_factor=1),  # type: ignore[valid-type]
+        a: tirx.Buffer((4,), data, offset_factor=1, scope=operands),  # type: ignore[valid-type]
+        b: tirx.Buffer((lanes, 4), "int8", offset_factor=1, scope=operands),  # type: ignore[valid-type]
         c: tirx.Buffer((lanes,), "int32", offset_factor=1, scope="local"),  # type: ignore[valid-type]
     ) -> None:
         with tirx.sblock("root"):

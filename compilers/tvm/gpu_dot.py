@@ -20,6 +20,8 @@ import tvm_ffi
 from tvm.s_tir import SBlockRealize, Schedule, TensorIntrin
 from tvm.script import tirx
 
+from compilers.tvm.dot import meaning
+
 _NAME: Final = "edgefrontier_dot4"
 # TVM asks for it kernel by kernel, and the file has them all.
 _OPENCL: Final = f"""\
@@ -65,7 +67,7 @@ def gpu_intrinsic(target: Any, data: str, lanes: int) -> str | None:  # noqa: AN
         return None
     name = f"edgefrontier.{kind}.{data}.{lanes}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        TensorIntrin.register(name, _meaning(data, lanes), _code(f"{_NAME}_{data}", data, lanes))
+        TensorIntrin.register(name, meaning(data, lanes, "local"), _code(f"{_NAME}_{data}", data, lanes))
     return name
 
 
@@ -96,25 +98,6 @@ def _for_opencl(source: str, _target: Any) -> str:  # noqa: ANN401
 @tvm.register_global_func("tvm_callback_cuda_postproc", override=True)  # type: ignore[untyped-decorator]
 def _for_cuda(source: str, _target: Any) -> str:  # noqa: ANN401
     return _CUDA + source if _NAME in source else source
-
-
-def _meaning(data: str, lanes: int) -> Any:  # noqa: ANN401
-    @tirx.prim_func(s_tir=True)  # type: ignore[untyped-decorator]
-    def meaning(
-        a: tirx.Buffer((4,), data, offset_factor=1, scope="local"),  # type: ignore[valid-type]
-        b: tirx.Buffer((lanes, 4), "int8", offset_factor=1, scope="local"),  # type: ignore[valid-type]
-        c: tirx.Buffer((lanes,), "int32", offset_factor=1, scope="local"),  # type: ignore[valid-type]
-    ) -> None:
-        with tirx.sblock("root"):
-            tirx.reads(c[0:lanes], a[0:4], b[0:lanes, 0:4])
-            tirx.writes(c[0:lanes])
-            for i in tirx.serial(0, lanes):
-                for k in tirx.serial(0, 4):
-                    with tirx.sblock("update"):
-                        vi, vk = tirx.axis.remap("SR", [i, k])
-                        c[vi] = c[vi] + tirx.cast(a[vk], "int32") * tirx.cast(b[vi, vk], "int32")
-
-    return meaning
 
 
 def _code(function: str, data: str, lanes: int) -> Any:  # noqa: ANN401
