@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _MOST_CURVES: Final = 5
+_TITLE_WIDTH: Final = 110  # characters that fit above both columns
 _POINTS: Final = 240
 _WIDE_RATIO: Final = 4.0
 _VISIBLE_RATIO: Final = 0.03  # a shorter way than this is hidden under its own marker
@@ -41,10 +43,9 @@ def draw_sustained(
     _clock_and_power(axes[1][0], results)
     _frontiers(axes[1][1], runs, lines)
     left_out = f", {len(runs) - len(shown)} more candidates only bottom right" if len(runs) > len(shown) else ""
-    figure.suptitle(
-        f"{device.title}: {shown[0].row.model}, {shown[0].result.title} (simulated; shade, bars: intervals{left_out})",
-        fontsize=12,
-    )
+    run = f"{shown[0].row.model}, {shown[0].result.title}"
+    title = f"{device.title}: {run} (simulated; shade, bars: intervals{left_out})"
+    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize=12)
     save(figure, stem)
 
 
