@@ -84,4 +84,6 @@ class _Externaliser(relax.PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if call.op != tvm.ir.Op.get("relax.call_tir") or call.args[0].name_hint not in self._names:
             return call
-        return relax.call_dps_packed(call.args[0].name_hint + SAFE_SUFFIX, call.args[1], call.ty_args[0])
+        (kind,) = call.ty_args
+        kinds = list(kind.fields) if isinstance(kind, tvm.ir.TupleType) else kind
+        return relax.call_dps_packed(call.args[0].name_hint + SAFE_SUFFIX, call.args[1], kinds)

@@ -131,4 +131,6 @@ class _Constants(relax.PyExprMutator):  # type: ignore[misc]
         for layout in self._layouts.get(name, ()):
             constant = arguments[layout.parameter].value.numpy()
             arguments[layout.parameter] = relax.const(layout.of(constant))
-        return relax.call_tir(self._module.get_global_var(name), relax.Tuple(arguments), call.ty_args[0])
+        return relax.Call(
+            call.op, [self._module.get_global_var(name), relax.Tuple(arguments)], call.attrs, call.ty_args
+        )

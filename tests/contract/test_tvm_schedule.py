@@ -190,3 +190,32 @@ def test_calls_pass_the_weights_as_the_functions_read_them() -> None:
     got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, np.maximum(x @ weights, 0) @ weights, rtol=1e-3, atol=1e-3)
     assert module.script() == before
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_a_function_with_several_results_is_called_beside_laid_out_weights(safe: bool) -> None:  # noqa: FBT001
+    import tvm
+    from tvm import relax
+
+    from compilers.tvm import frontend, library
+    from compilers.tvm.schedule import schedule
+    from compilers.tvm.targets import host_target, reference_target
+
+    weights = np.random.default_rng(0).normal(0, 1, (24, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Split", ["a", "sizes"], ["b", "c"], axis=1),
+        helper.make_node("MatMul", ["c", "b"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 24])]
+    graph = _graph(nodes, inputs, {"w": weights, "sizes": np.array([60, 4], np.int64)})
+    target = host_target()
+    module, functions = frontend.fused(frontend.import_graph(graph.proto()), target)
+    assert "split" in functions
+    scheduled = {"matmul": schedule(functions["matmul"], tile(32), threads=1)}
+    apart = {"split": functions["split"]} if safe else {}
+    executable = library.assemble(module, scheduled, apart, target, reference_target(target))
+    x = np.random.default_rng(1).normal(0, 1, (4, 24)).astype(np.float32)
+    got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    left, right = np.split(x @ weights, [60], axis=1)
+    np.testing.assert_allclose(got, right @ left, rtol=1e-3, atol=1e-3)
