@@ -193,7 +193,7 @@ def test_calls_pass_the_weights_as_the_functions_read_them() -> None:
 
 
 @pytest.mark.parametrize("safe", [False, True])
-def test_a_function_with_several_results_is_called_beside_laid_out_weights(safe: bool) -> None:  # noqa: FBT001
+def test_a_function_with_several_results_is_called_beside_laid_out_weights(safe: bool) -> None:
     import tvm
     from tvm import relax
 
