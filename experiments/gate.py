@@ -26,11 +26,16 @@ class GateError(ValueError):
 
 
 class Verdict(enum.StrEnum):
-    """What a comparison comes to. UNCLEAR passes: the noise hides even a change as large as the threshold."""
+    """What a comparison comes to.
+
+    UNCLEAR passes: the noise hides even a change as large as the threshold. UNRANKED: it has a cost in both runs, but
+    not of one kind (it came to lie elsewhere than asked, or lost its calibration).
+    """
 
     REGRESSION = "regression"
     BROKEN = "no longer works"
     MISSING = "missing"
+    UNRANKED = "does not compare"
     UNCLEAR = "too noisy to tell"
     SAME = "same"
     SLOWER = "slower, within the threshold"
@@ -38,7 +43,7 @@ class Verdict(enum.StrEnum):
     NEW = "new"
 
 
-_BAD: Final = {Verdict.REGRESSION, Verdict.BROKEN, Verdict.MISSING}
+_BAD: Final = {Verdict.REGRESSION, Verdict.BROKEN, Verdict.MISSING, Verdict.UNRANKED}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +160,14 @@ def _compare(name: str, before: store.Row, after: store.Row | None, limits: Limi
             Comparison(
                 name=name, quantity="latency", verdict=verdict, before=seconds(before.latency_s), after="-", ratio=None,
                 remark=remark,
+            )
+        ]  # fmt: skip
+    if before.status != after.status:
+        return [
+            Comparison(
+                name=name, quantity="latency", verdict=Verdict.NEW if after.status == "ok" else Verdict.UNRANKED,
+                before=seconds(before.latency_s), after=seconds(after.latency_s), ratio=None,
+                remark=after.reason or f"{before.status} before: {before.reason}",
             )
         ]  # fmt: skip
     latency = _latency_ratio(before, after, limits, seed)

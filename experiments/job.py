@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _CALIBRATION_BATCHES: Final = 4
-_PROTOCOL: Final = 4  # part of every row's key: raise it when the way of measuring changes
+_PROTOCOL: Final = 5  # part of every row's key: raise it when the way of measuring changes
 _LONG_S: Final = 10.0  # from which a step's time is told: the NPU's emulator takes minutes for some models
 _STILL_S: Final = 60.0
 
@@ -372,7 +372,7 @@ def _evaluate_all(
 
     def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
         row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
-        if row.status == "ok":
+        if row.status in {"ok", "uncalibrated"}:
             write_plan(candidate.plan, request.folder, request.graph)  # what `experiments.deploy` takes
         store.append_row(request.folder, row)
         return row
@@ -519,7 +519,7 @@ def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) ->
     stem = request.folder / "frontier"
     drawn = draw_frontiers(ranked, request.devices, request.objectives, title, _caption(ranked), stem)
     if not drawn:
-        console.print("nothing usable came out: no candidate has all objectives; the reasons are above", style="bold")
+        console.print("nothing usable came out: no candidate is ranked; the reasons are above", style="bold")
         return 1
     console.print(f"\nwrote frontier.png, frontier.svg, frontier.csv and outcomes.jsonl to {request.folder}")
     return 0
@@ -529,7 +529,7 @@ _CSV_HEADER: Final = (
     "model", "device", "processor", "backend", "precision", "options", "segments", "standing", "device_standing",
     "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "spread_ratio", "energy_j",
     "energy_low_j", "energy_high_j", "energy_source", "energy_net_j", "peak_memory_bytes", "artefact_bytes",
-    "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest",
+    "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest", "reason",
 )  # fmt: skip
 
 
@@ -545,6 +545,7 @@ def _caption(ranked: Sequence[Ranked]) -> str:
     sources = dict.fromkeys(r.latency_source for r in rows if r.latency_source)
     failed = sum(r.status == "failed" for r in rows)
     misplaced = sum(r.status == "misplaced" for r in rows)
+    uncalibrated = sum(r.status == "uncalibrated" for r in rows)
     parts = [
         (
             f"Latency is {', '.join(s for s in sources if s)} as the marker says; energy is modelled from the device"
@@ -556,6 +557,8 @@ def _caption(ranked: Sequence[Ranked]) -> str:
     ]
     if misplaced:
         parts.append(f"{misplaced} candidates ran partly elsewhere than asked and are not drawn.")
+    if uncalibrated:
+        parts.append(f"{uncalibrated} candidates have no calibrated latency, where others do, and are not drawn.")
     if failed:
         parts.append(f"{failed} candidates failed and are listed in outcomes.jsonl.")
     return " ".join(parts)

@@ -33,7 +33,9 @@ class StoreError(OSError):
 class Row:
     """One candidate and what it came to.
 
-    `status` is "ok", "misplaced" (it ran, but not wholly where it was asked to) or "failed".
+    `status` is "ok", "misplaced" (it ran, but not wholly where it was asked to), "uncalibrated" (its latency is the
+    device file's, where others of its processor are predicted by calibration) or "failed". Only what is "ok" is
+    ranked; for the rest `reason` is the sentence why.
     """
 
     key: str
@@ -118,7 +120,20 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
             log=outcome.log[-_LOG_CHARS:],
             passing=outcome.passing,
         )
-    return Row(**about, status="misplaced" if outcome.misplaced else "ok", **_costs(outcome))
+    status, why_not = _standing(outcome)
+    return Row(**about, status=status, reason=why_not, **_costs(outcome))
+
+
+def _standing(outcome: Evaluation) -> tuple[str, str | None]:
+    """Tell the status of what came to a cost, and why it is not ranked, if so."""
+    if outcome.misplaced:
+        first = outcome.misplaced[0]
+        counts = ", ".join(f"{nodes} on {unit}" for unit, nodes in first.counts.items())
+        node, why = next(iter(first.reasons.items()))
+        return "misplaced", f"asked for {first.asked}, got {counts}: {node}: {why}"
+    if outcome.uncalibrated:
+        return "uncalibrated", "; ".join(outcome.uncalibrated)
+    return "ok", None
 
 
 def _costs(outcome: Evaluation) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, tuple[store.Row, ...]]:
-    """Return the folder of the run and its usable rows on the device, evaluating first when it is not a folder.
+    """Return the folder of the run and its rows on the device with a cost, evaluating first when it is not a folder.
 
     Raises:
         SustainedError: the model cannot be evaluated, or there is no usable candidate.
@@ -110,8 +110,8 @@ def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, t
     if not (folder / store.OUTCOMES_FILE).is_file():
         folder = _evaluate(options)
     known = {row.plan_digest: row for row in store.read_rows(folder).values()}
-    rows = tuple(row for row in known.values() if row.device == device.name and row.status == "ok")
-    if not rows:
+    rows = tuple(row for row in known.values() if row.device == device.name and row.status != "failed")
+    if not any(row.status == "ok" for row in rows):
         devices = ", ".join(sorted({row.device for row in known.values()})) or "none"
         raise SustainedError(f"{folder} has no usable candidate on {device.name} (it has devices: {devices})")
     return folder, rows
@@ -144,13 +144,16 @@ def simulate_all(
     *,
     bounds: bool = False,
 ) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """Simulate every row on its machine; return the runs, fastest row first, and what was assumed.
+    """Simulate every row that can be ranked on its machine; return the runs, fastest row first, and what was assumed.
 
     With `bounds` each is simulated at the ends of its intervals, too.
     """
     runs: list[Run] = []
     notes: dict[str, None] = {}
     for row in sorted(rows, key=lambda r: r.latency_s or 0.0):
+        if row.status != "ok":
+            console.print(f"left out: {_name(row)}: {row.reason}", style="yellow", highlight=False, markup=False)
+            continue
         try:
             found, assumptions = _simulated(row, device, trace, options, bounds=bounds)
         except DynamicsError as error:
@@ -164,10 +167,14 @@ def simulate_all(
     return tuple(runs), tuple(notes)
 
 
+def _name(row: store.Row) -> str:
+    return " ".join(filter(None, [row.backend, row.processor, row.precision, row.options]))
+
+
 def _simulated(
     row: store.Row, device: Device, trace: Trace, options: argparse.Namespace, *, bounds: bool
 ) -> tuple[Run, tuple[str, ...]]:
-    name = " ".join(filter(None, [row.backend, row.processor, row.precision, row.options]))
+    name = _name(row)
     horizon_s = 60.0 * options.minutes
     around = Surroundings(
         ambient_c=((0.0, options.ambient),), supply=((0.0, options.supply),), altitude_m=options.altitude

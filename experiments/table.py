@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _WIDE_COLUMNS: Final = 150
 _MARKS: Final = {"frontier": "*", "tie": "~", "dominated": "", "unranked": "-"}
+_UNRANKED: Final = {"misplaced": ", partly elsewhere", "uncalibrated": ", not calibrated"}
 
 
 def print_result(ranked: Sequence[Ranked], console: Console) -> None:
@@ -58,15 +59,14 @@ def _narrow_table(done: Sequence[Ranked]) -> Table:
         table.add_column(heading, overflow="fold")
     for entry in done:
         row = entry.row
-        misplaced = " (partly elsewhere)" if row.misplaced else ""
         error = row.error_verdict or "-" if row.sqnr_db is None else f"{significant(row.sqnr_db)} dB"
         table.add_row(
             _MARKS[entry.standing],
-            f"{row.device}/{row.processor}{misplaced}",
+            f"{row.device}/{row.processor}",
             row.backend,
             _variant(row),
             seconds(row.latency_s),
-            row.latency_source or "",
+            source_text(row),
             _energy(row, joules(row.energy_j)),
             error,
         )
@@ -87,12 +87,17 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
         row.backend,
         _variant(row),
         interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s)),
-        row.latency_source or "",
+        source_text(row),
         _energy(row, interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j))),
         size(row.artefact_bytes),
         error_text(row),
         _remark(row),
     )
+
+
+def source_text(row: Row) -> str:
+    """Say where a latency comes from, and in a word why it is not ranked."""
+    return (row.latency_source or "") + _UNRANKED.get(row.status, "")
 
 
 def _energy(row: Row, text: str) -> str:
@@ -115,11 +120,7 @@ def error_text(row: Row) -> str:
 
 
 def _remark(row: Row) -> str:
-    parts = []
-    if row.misplaced:
-        counts = ", ".join(f"{nodes} on {unit}" for unit, nodes in (row.placement or {}).items())
-        node, why = next(iter(row.misplaced.items()))
-        parts.append(f"asked for {row.processor}, got {counts}: {node}: {why}")
+    parts = [row.reason] if row.reason else []
     if row.cuts:
         parts.append(f"cut at {', '.join(row.cuts)}")
     return "; ".join([*parts, *row.notes])

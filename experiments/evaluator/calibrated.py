@@ -24,6 +24,12 @@ def latency_models(segment: Segment, calibration: CalibrationSet) -> tuple[Laten
     return calibration.find(segment.device.name, segment.compiler, _precision(segment))
 
 
+def is_covered(segment: Segment, calibration: CalibrationSet) -> bool:
+    """Tell whether latencies on the segment's processor are predicted, for whatever compiler and precision."""
+    compilers = {model.compiler for model in calibration.models if model.device == segment.device.name}
+    return any(get_compiler(c).available(Action.COMPILE, segment.device, segment.processor) for c in compilers)
+
+
 def calibrated(
     segment: Segment, models: Sequence[LatencyModel], calibration: CalibrationSet, build: Path, limits: Limits
 ) -> tuple[Estimate, str]:

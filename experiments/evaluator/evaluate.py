@@ -22,7 +22,7 @@ from compilers import (
     compile_segment,
     get_compiler,
 )
-from experiments.evaluator.calibrated import calibrated, latency_models
+from experiments.evaluator.calibrated import calibrated, is_covered, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
 from experiments.evaluator.roofline import boundary_bytes, roofline
@@ -68,6 +68,7 @@ class _SegmentCost:
     placement: Placement | None
     run: Run | None
     notes: tuple[str, ...]
+    uncalibrated: str | None
 
 
 class _FailedError(Exception):
@@ -123,13 +124,15 @@ def estimate_segment(segment: Segment, context: Context) -> tuple[Latency, Energ
     """Compile one segment and cost it as `evaluate` would, without running it.
 
     Raises:
-        CompilerError: it cannot be compiled, or nothing tells its cost.
+        CompilerError: it cannot be compiled, or nothing tells a cost that compares with those of other segments.
     """
     artefact = compile_segment(segment, context.build, context.limits)
     try:
         cost = _cost_segment(0, segment, artefact, None, context)
     except _FailedError as failed:
         raise failed.error from failed
+    if cost.uncalibrated:
+        raise CompilerError(cost.uncalibrated)
     return cost.latency, cost.energy
 
 
@@ -158,12 +161,13 @@ def _repeated(run: Run, artefact: Artefact, feed: Feed, context: Context) -> Run
 
 def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | None, context: Context) -> _SegmentCost:
     compiler = get_compiler(segment.compiler)
+    uncalibrated = None
     try:
         if run and run.samples:
             latency, traffic = run.samples.latency(), None
             notes = run.samples.warnings()
         else:
-            estimate, notes = _estimate(segment, artefact, context)
+            estimate, notes, uncalibrated = _estimate(segment, artefact, context)
             latency, traffic = estimate.latency, estimate.dram_bytes
             notes = (*notes, *filter(None, [estimate.note]))
             if estimate.uncosted_nodes:
@@ -179,19 +183,31 @@ def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | N
         placement=_placement(compiler.name, artefact),
         run=run,
         notes=(*notes, *energy_note),
+        uncalibrated=uncalibrated,
     )
 
 
-def _estimate(segment: Segment, artefact: Artefact, context: Context) -> tuple[Estimate, tuple[str, ...]]:
-    """Predict by calibration where the device has one, and say how good that is; else estimate without."""
-    models = latency_models(segment, context.calibration) if context.calibration else ()
-    if not models or context.calibration is None:
-        return _uncalibrated(segment, artefact), ()
-    try:
-        estimate, note = calibrated(segment, models, context.calibration, context.build, context.limits)
-    except CompilerError as error:
-        return _uncalibrated(segment, artefact), (f"not predicted by calibration: {error.reason}",)
-    return estimate, (note,)
+def _estimate(segment: Segment, artefact: Artefact, context: Context) -> tuple[Estimate, tuple[str, ...], str | None]:
+    """Predict by calibration where the device has one, and say how good that is; else estimate without.
+
+    The last value says why the estimate cannot be compared with those of other segments on that processor.
+    """
+    calibration = context.calibration
+    models = latency_models(segment, calibration) if calibration else ()
+    if not models or calibration is None:
+        why_not = f"there is no calibration of {segment.compiler} {segment.precision} on {segment.device.name}"
+    else:
+        try:
+            estimate, note = calibrated(segment, models, calibration, context.build, context.limits)
+        except CompilerError as error:
+            why_not = f"not predicted by calibration: {error.reason}"
+        else:
+            return estimate, (note,), None
+    estimate = _uncalibrated(segment, artefact)
+    simulated = get_compiler(segment.compiler).available(Action.ESTIMATE, segment.device, segment.processor)
+    if calibration is None or simulated or not is_covered(segment, calibration):
+        return estimate, (why_not,) if models else (), None
+    return estimate, (), f"{why_not}; what the device file's figures say does not compare with calibrated latencies"
 
 
 def _uncalibrated(segment: Segment, artefact: Artefact) -> Estimate:
@@ -296,6 +312,7 @@ def _sum_up(
         segment_latencies=tuple(c.latency for c in costs),
         segment_energies=tuple(c.energy for c in costs),
         temperature_c=costs[0].run.temperature_c if len(costs) == 1 and costs[0].run else None,
+        uncalibrated=tuple(dict.fromkeys(c.uncalibrated for c in costs if c.uncalibrated)),
     )
 
 

@@ -30,7 +30,9 @@ class Evaluation:
     `output_error` is the worst over the graph's outputs, None when the plan could not be run here;
     `runs_on` says what ran it. `peak_memory_bytes` is None where nobody can tell. `latency` is the segments' one
     after the other, handovers included; `segment_latencies` and `segment_energies` are theirs alone.
-    `temperature_c` is the machine's hottest zone before and after the timing.
+    `temperature_c` is the machine's hottest zone before and after the timing. `uncalibrated` says why a part of the
+    latency is the device file's alone where other candidates of that processor are predicted by calibration: such an
+    evaluation cannot be compared with theirs.
     """
 
     plan_digest: str
@@ -49,6 +51,7 @@ class Evaluation:
     segment_latencies: tuple[Latency, ...] = ()
     segment_energies: tuple[Energy | None, ...] = ()
     temperature_c: tuple[float, float] | None = None
+    uncalibrated: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,10 +67,12 @@ def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verif
     axis.set_title(f"{request.graph.name} on {request.device.title}", fontsize=10, loc="left")
     axis.margins(x=0.12)
     axis.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    unranked = sum(v.row is not None and v.row.status in {"misplaced", "uncalibrated"} for v in verified)
+    left_out = f" {unranked} verified plans are not drawn, for the reasons in verified.csv." if unranked else ""
     costs = "compiled segments" if found.lazy else ("costs given" if request.options.costs else "modelled costs")
     caption = (
         f"{proof(found)} Plans on {costs}; strategies on modelled costs, run one segment after the other, in brackets"
-        " their gap to that exact frontier."
+        f" their gap to that exact frontier.{left_out}"
     )
     _caption(figure, caption, 110)
     save(figure, request.folder / "frontier")
@@ -135,7 +137,7 @@ def _draw_verified(axis: Axes, verified: Sequence[Verified], x: str, y: str) -> 
     drawn: list[tuple[float, float]] = []
     for one in verified:
         start, end = _both(one.chosen, x, y), _both(one, x, y)
-        if start is None or end is None:
+        if start is None or end is None or one.row is None or one.row.status != "ok":
             continue
         label = "cut, compiled and stitched (arrow from the prediction)" if not drawn else None
         axis.annotate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments import store
 from experiments.mixing import decibels
 from experiments.split_costs import handed_over, is_int8, moved_bytes
+from experiments.table import source_text
 from experiments.units import joules, ratio_db, seconds, significant, size, watts
 
 if TYPE_CHECKING:
@@ -135,12 +136,15 @@ def print_verified(verified: Sequence[Verified], mode: str, console: Console) ->
     done = [(v, v.row) for v in verified if v.row is not None and v.reason is None]
     for v, row in done:
         cells = [seconds(v.period_s), _beside(v.chosen.period_s, v.period_s, seconds)] if period else []
-        cells += [seconds(v.latency_s), _beside(v.chosen.latency_s, v.latency_s, seconds), row.latency_source or ""]
+        cells += [seconds(v.latency_s), _beside(v.chosen.latency_s, v.latency_s, seconds), source_text(row)]
         cells += [joules(v.energy_j), _beside(v.chosen.energy_j, v.energy_j, joules), size(v.moved_bytes)]
         cells += [ratio_db(row.sqnr_db), ratio_db(decibels(v.chosen.noise))] if noise else []
         table.add_row(v.chosen.name, *cells, stitched(row), row.runs_on or "-")
     if done:
         console.print(table)
+    for v, row in done:
+        if row.reason:
+            console.print(f"  {v.chosen.name} is not drawn: {row.reason}", highlight=False, markup=False)
     for v in (v for v in verified if v.reason is not None):
         console.print(f"  {v.chosen.name} came to nothing: {v.reason}", highlight=False, markup=False)
     for note in dict.fromkeys(n for v in verified if v.row for n in v.row.notes):
@@ -273,7 +277,7 @@ def _verified_line(v: Verified) -> dict[str, object]:
         "predicted_sqnr_db": decibels(v.chosen.noise),
         "moved_bytes": v.moved_bytes,
         "segments": len(v.chosen.pieces),
-        "reason": v.reason,
+        "reason": v.reason or row.get("reason"),
     }
 
 

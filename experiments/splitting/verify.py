@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from partition import Plan
     from partition.search import Piece, Place
 
-_PROTOCOL: Final = 1
+_PROTOCOL: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +120,7 @@ def verify(
             tell(f"verifying {one.name}: {len(plan.segments)} segments")
             row = _evaluated(request, plan, key, one, context())
             store.append_row(request.folder, row)
-        yield _result(request, one, plan, row, row.reason)
+        yield _result(request, one, plan, row, row.reason if row.status == "failed" else None)
 
 
 def _no_backend(request: Request, one: Chosen) -> str | None:

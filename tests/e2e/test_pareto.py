@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,24 @@ def test_an_npu_that_got_only_a_part_is_labelled_and_not_ranked(islanded: Path, 
     assert "island" in json.dumps(row)
     assert done.returncode == 1  # the only candidate is not where it was asked, so there is no frontier
     assert "island" in done.stdout
+
+
+def test_what_lacks_a_calibration_beside_others_is_told_and_not_ranked(plain: Path, tmp_path: Path) -> None:
+    """On this chip the calibration has models for snpe, and no simulator stands behind ort_qnn."""
+    options = ("--backends", "ort_qnn,snpe", "--device", "sa8295p", "--precisions", "int8", "--splits", "0")
+    done = pareto(str(plain), *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r["backend"]: r["status"] for r in rows(tmp_path / "results")} == {"ort_qnn": "uncalibrated", "snpe": "ok"}
+    (run,) = tmp_path.glob("results/plain-*")
+    with (run / "frontier.csv").open() as file:
+        lines = {line["backend"]: line for line in csv.DictReader(file)}
+    assert (lines["ort_qnn"]["standing"], lines["ort_qnn"]["device_standing"]) == ("unranked", "unranked")
+    assert "does not compare with calibrated latencies" in lines["ort_qnn"]["reason"]
+    assert lines["snpe"]["standing"] == "frontier"
+    assert "modelled, not calibrated" in done.stdout
+    drawn = " ".join(re.findall("<!-- (.*?) -->", (run / "frontier.svg").read_text()))
+    assert "1 candidates have no calibrated latency" in drawn
+    assert len(list((run / "plans").glob("*.json"))) == 2
 
 
 def test_a_compile_that_runs_into_its_limit_is_a_row_and_a_rerun_tries_again(plain: Path, tmp_path: Path) -> None:

@@ -196,6 +196,13 @@ def test_the_main_job_takes_a_detector(tmp_path: Path) -> None:
     assert [row["status"] for row in rows] == ["ok", "ok"]
 
 
+def test_a_wild_simulation_makes_no_win(tmp_path: Path) -> None:
+    """All simulations of its fp16 form are wild: the device file's 54 us are no win over int8's 127 us."""
+    options = ("--backends", "ort_qnn", "--device", "sm8750", "--precisions", "fp16,int8")
+    status = {row["precision"]: row["status"] for row in pareto("text_direction", *options, cwd=tmp_path)}
+    assert status == {"fp16": "uncalibrated", "int8": "ok"}
+
+
 def test_every_backend_takes_control_flow_or_says_why_not(tmp_path: Path) -> None:
     rows = pareto("speech", "--precisions", "fp16,fp32", cwd=tmp_path)
     extras = {"coreai"} if importlib.util.find_spec("coreai") else set()

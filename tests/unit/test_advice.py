@@ -210,6 +210,21 @@ def test_the_commands_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     }  # fmt: skip
 
 
+def test_rows_that_are_not_ranked_are_left_out_with_their_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = row("snpe", "npu", 1e-5, status="uncalibrated", reason="a reference has a wild cost")
+    folder = stored(tmp_path / "run", row("ort_qnn", "npu", 5e-4), bare)
+    asked = [folder, "--device", "sa8255p", "--minutes", "1"]
+    assert main([*asked, "--rate", "5", "--no-rule"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: snpe npu" in out
+    assert "a reference has a wild cost" in out
+    assert "Deploy ort_qnn" in out
+    assert sustained([*asked, "--trace", "poisson:5/s"]) == 0
+    assert "left out: snpe npu" in capsys.readouterr().out
+
+
 def replayed(name: str, schedule: tuple[tuple[float, float], ...], compute_s: float, off: float) -> Run:
     """A run whose latency follows a schedule, with bounds that are `off` to either side."""
     chain = RcChain(names=("die",), capacities_j_per_k=(20.0,), resistances_k_per_w=(2.0,))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from compilers import CompilerError, Estimate, Latency, Limits, Source
+from compilers import Artefact, CompilerError, Estimate, Latency, Limits, Placement, Source, get_compiler
+from experiments.evaluator import Context, estimate_segment
 from experiments.evaluator import calibrated as module
 from experiments.evaluator.calibrated import calibrated, latency_models
 from graphs import zoo
@@ -171,6 +173,45 @@ def test_options_that_were_not_fitted_are_said(simulated: dict[str, float | None
 def test_a_calibration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CalibrationFileError, match="is no calibration"):
         load_calibration(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("device", "compiler", "ranked"),
+    [
+        ("sm8650", "ort_qnn", True),  # its models predict
+        ("sm8750", "ort_qnn", False),  # no reference simulates it
+        ("sm8750", "snpe", False),  # has no model, where ort_qnn has one on the same processor
+        ("sm8550", "ort_qnn", True),  # nothing is calibrated there, so all of its figures are of one kind
+        ("sa8255p", "snpe", True),  # has a simulator of its own
+    ],
+)
+def test_the_device_files_figure_is_not_comparable_where_others_are_calibrated(
+    simulated: dict[str, float | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    device: str,
+    compiler: str,
+    ranked: bool,
+) -> None:
+    simulated["sa8797"] = None
+    known = calibration(model("sm8650", sa8255p=1.0), model("sm8750", sa8797=1.0), model("sa8255p", sa8255p=1.0))
+    asked = dataclasses.replace(segment(device), compiler=compiler)
+    artefact = Artefact(
+        compiler=compiler, compiler_version="", segment_digest="", device=device, processor="npu", precision="fp16",
+        files=(), size_bytes=0, compile_s=0.0, directory=tmp_path,
+    )  # fmt: skip
+    own = Estimate(latency=Latency(typical_s=1e-3, low_s=1e-3, high_s=1e-3, source=Source.SIMULATED), dram_bytes=1)
+    monkeypatch.setattr(type(get_compiler(compiler)), "estimate", lambda *_: own)
+    monkeypatch.setattr(type(get_compiler(compiler)), "placement", lambda *_: Placement(units={}))
+    monkeypatch.setattr(sys.modules[estimate_segment.__module__], "compile_segment", lambda *_: artefact)
+    context = Context(build=tmp_path, limits=Limits(), feed={}, reference={}, calibration=known)
+    if ranked:
+        assert estimate_segment(asked, context)[0].typical_s > 0
+        return
+    why = "sa8797 has only a wild cost" if compiler == "ort_qnn" else "there is no calibration of snpe fp16 on sm8750"
+    with pytest.raises(CompilerError, match=f"{why}.*does not compare with calibrated latencies"):
+        estimate_segment(asked, context)
 
 
 def test_what_was_not_calibrated_has_no_model() -> None:

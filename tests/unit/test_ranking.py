@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from experiments.ranking import rank, value
 from experiments.store import Row
 
@@ -45,8 +47,9 @@ def test_overlapping_intervals_are_a_tie() -> None:
     assert standings([made("tvm", 1.0, 1.0, spread=0.1), made("tvm", 1.1, 1.1, spread=0.1)])[1][0] == "tie"
 
 
-def test_the_misplaced_and_the_unknown_do_not_compete() -> None:
-    rows = [made("tvm", 1, 1, status="misplaced"), made("tvm", 2, 2)]
+@pytest.mark.parametrize("status", ["misplaced", "uncalibrated", "failed"])
+def test_what_does_not_compare_and_the_unknown_do_not_compete(status: str) -> None:
+    rows = [made("tvm", 1, 1, status=status), made("tvm", 2, 2)]
     assert standings(rows)[0] == ("unranked", "unranked")
     assert standings(rows)[1] == ("frontier", "frontier")
     assert standings(rows, "latency", "memory")[1] == ("unranked", "unranked")

@@ -145,6 +145,17 @@ def test_what_vanished_or_broke_is_a_regression_and_what_is_new_is_not(
     assert "| new |" in text
 
 
+def test_figures_of_two_kinds_give_no_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predicted = dataclasses.replace(ROW, latency_source="modelled")
+    bare = dataclasses.replace(predicted, status="uncalibrated", latency_s=5e-4, reason="a reference has a wild cost")
+    before, after = folder(tmp_path / "a", predicted), folder(tmp_path / "b", bare)
+    assert main([before, after]) == 1
+    assert "| 1.00 ms | 500 us | - | **does not compare**: a reference has a wild cost |" in capsys.readouterr().out
+    assert main([after, before]) == 0
+    assert "| new: uncalibrated before: a reference has a wild cost |" in capsys.readouterr().out
+    assert main([after, after]) == 0
+
+
 def test_a_simulated_latency_has_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulated = dataclasses.replace(ROW, latency_source="simulated")
     before = folder(tmp_path / "a", simulated, environment=None)
