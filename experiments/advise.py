@@ -21,9 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, evaluate what is not known yet, and advise."""
     options = _parser().parse_args(argv)
     from experiments.advice.job import run
-    from experiments.sustained_job import SustainedError
 
-    return exit_code(lambda: run(options), refused=SustainedError)
+    return exit_code(lambda: run(options))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Errors = type[Exception] | tuple[type[Exception], ...]
+    Errors = tuple[type[Exception], ...]
 
 
 INTERRUPTED: Final = 130
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 
 
-def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -> int:
+class UserError(ValueError):
+    """Something the user can mend; the message is the one sentence that says what and how."""
+
+
+def exit_code(run: Callable[[], int], *, refused: Errors = (), failed: Errors = ()) -> int:
     """Run a command and return its exit code: 2 for arguments that it refused, 1 for what failed after that.
 
-    Both print the error's sentence; an error of both kinds has failed, and so has a disk that cannot be used.
+    A UserError is a refusal, and so is any of `refused`. Both print the error's sentence; an error of both kinds has
+    failed, and so has a disk that cannot be used.
     """
+    refusals: Errors = (UserError, *refused)
     try:
         with _terminated_as_interrupted():
             return run()
@@ -34,7 +40,7 @@ def exit_code(run: Callable[[], int], *, refused: Errors, failed: Errors = ()) -
         return INTERRUPTED
     except failed as error:
         code, sentence = 1, str(error)
-    except refused as error:
+    except refusals as error:
         code, sentence = 2, str(error)
     except OSError as error:
         if error.errno not in _DISK:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import hashlib
 import itertools
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import graphs
 from compilers import Action, compiler_names, get_compiler
 from experiments.store import options_text
-from graphs import Calibration, Graph, GraphError, load, quantise, save
 from partition import Device, FeedFile, Plan, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compilers import Compiler
+    from graphs import Calibration, Graph
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,50 +33,6 @@ class Candidate:
         precisions = "+".join(dict.fromkeys(s.precision for s in self.plan.segments))
         where = "+".join(dict.fromkeys(s.processor for s in self.plan.segments))
         return " ".join(filter(None, [backends, f"{first.device.name}/{where}", precisions, options_text(first)]))
-
-
-def variants(
-    graph: Graph, precisions: Sequence[str], calibration: Calibration, build: Path
-) -> dict[str, Graph | GraphError]:
-    """Return the graph that each precision compiles, or why there is none: float as it is, int8 as QDQ.
-
-    A graph that is quantised already is its own int8 form.
-    """
-    made: dict[str, Graph | GraphError] = {}
-    for precision in precisions:
-        if graph.is_quantised:
-            none = GraphError(
-                f"{graph.name} is quantised already and has no {precision} form; ask for int8, or give the float graph"
-            )
-            made[precision] = graph if precision == "int8" else none
-            continue
-        try:
-            made[precision] = _quantised(graph, calibration, build) if precision == "int8" else graph
-        except GraphError as error:
-            made[precision] = error
-    return made
-
-
-def _quantised(graph: Graph, calibration: Calibration, build: Path) -> Graph:
-    """Quantise to int8, or take what an earlier run quantised with the same data, recipe and ONNX Runtime."""
-    made_by = f"{calibration.digest}:{version('onnxruntime')}:{_recipe_hash()}"
-    key = hashlib.sha256(made_by.encode()).hexdigest()[:12]
-    path = build / f"{graph.name}-{graph.digest[:12]}" / f"{graph.name}-int8-{key}.onnx"
-    with contextlib.suppress(GraphError):  # there is none yet, or it is damaged
-        return load(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(quantise(graph, "int8", calibration), path)
-    return load(path)  # a graph's name is its file's, and counts in the keys of what is compiled
-
-
-@functools.cache
-def _recipe_hash() -> str:
-    """Hash the code that quantises, so that a mended recipe is not answered with what the old one made."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(graphs.__file__).parent.rglob("*.py")):
-        if "zoo" not in path.parts:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def whole_graph(

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy and onnx, which --help does not need.
     from experiments.deployment import DeployError, Options, RunError, deploy
 
-    return exit_code(lambda: deploy(Options(**vars(options))), refused=DeployError, failed=RunError)
+    return exit_code(lambda: deploy(Options(**vars(options))), refused=(DeployError,), failed=(RunError,))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.guard_job import run
     from partition import PlanError
 
-    return exit_code(lambda: run(options), refused=PlanError, failed=CompilerError)
+    return exit_code(lambda: run(options), refused=(PlanError,), failed=(CompilerError,))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import sys
-import threading
-import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from compilers import Artefact, CompilerError, Limits, UnknownBackendError, cancel_children, get_compiler
 from experiments import store
-from experiments.arguments import INTERRUPTED
+from experiments.arguments import INTERRUPTED, UserError
 from experiments.candidates import (
     Candidate,
     feed_file,
     inapplicable,
     known_backends,
     splits,
-    variants,
     whole_graph,
 )
 from experiments.compatibility import known_bad
+from experiments.console import Progress, open_console
 from experiments.environment import environment
 from experiments.evaluator import (
     NOT_METERED,
@@ -39,12 +34,13 @@ from experiments.evaluator import (
     is_measured,
     reference_outputs,
 )
+from experiments.model import about, calibration_for, load_model, variants
 from experiments.pareto import DEFAULT_DEVICES
 from experiments.plans import read_plan, write_plan
 from experiments.plot import draw_frontiers
 from experiments.ranking import OBJECTIVES, Ranked, rank
 from experiments.table import print_result
-from graphs import Calibration, Graph, GraphError, load, random_inputs, zoo
+from graphs import Calibration, Graph, GraphError, random_inputs
 from partition import (
     PRECISIONS,
     CalibrationFileError,
@@ -59,17 +55,12 @@ from partition import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
-_CALIBRATION_BATCHES: Final = 4
 _PROTOCOL: Final = 5  # part of every row's key: raise it when the way of measuring changes
-_LONG_S: Final = 10.0  # from which a step's time is told: the NPU's emulator takes minutes for some models
 _STILL_S: Final = 60.0
-
-
-class UserError(ValueError):
-    """Something the user can mend; the message is the one sentence that says what and how."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,19 +101,16 @@ class _Request:
     plans: tuple[Plan, ...] = ()
 
 
-def run(options: Options, argv: list[str]) -> int:
-    """Do the whole job and return the exit code.
+def run(options: Options, argv: list[str]) -> tuple[int, Path]:
+    """Do the whole job and return the exit code and the folder of the results.
 
     Raises:
         UserError: the arguments, the model or the output folder cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     request = _check(options)
     meters = {kind: meter if isinstance(meter, str) else meter.title for kind, meter in request.meters.items()}
-    about = {**environment(argv, request.backends), "meters": meters}
-    store.write_json(request.folder / "environment.json", about)
+    store.write_json(request.folder / "environment.json", {**environment(argv, request.backends), "meters": meters})
     _announce(request, options, console)
     rows = store.read_rows(request.folder)
     fresh: dict[str, store.Row] = {}
@@ -133,17 +121,9 @@ def run(options: Options, argv: list[str]) -> int:
         cancel_children()
         _finish(request, tuple(fresh.values()), console)
         console.print(f"\ninterrupted; {len(fresh)} candidates are kept, the same command resumes", style="bold")
-        return INTERRUPTED
-    return _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
-
-
-def results_folder(options: Options) -> Path:
-    """Return the folder in which `run` keeps the results of these options.
-
-    Raises:
-        UserError: as `run`.
-    """
-    return _check(options).folder
+        return INTERRUPTED, request.folder
+    code = _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
+    return code, request.folder
 
 
 def _check(options: Options) -> _Request:
@@ -161,8 +141,8 @@ def _check(options: Options) -> _Request:
         idle = [name for name, _ in options.options if name not in backends]
         if idle:
             raise UserError(f"an option is for backend {idle[0]!r}, and the run has {', '.join(backends)}")
-        graph = load_model(options)
-        calibration = calibration_for(graph, options)
+        graph = load_model(options.model, options.bindings, options.seed)
+        calibration = calibration_for(graph, options.calibration, options.seed)
         latencies = load_calibration()
         plans = tuple(_fitting(read_plan(path), path, graph, devices) for path in options.plans)
         folder = options.out / _run_name(graph, options, calibration)
@@ -202,52 +182,6 @@ def _fitting(plan: Plan, path: Path, graph: Graph, devices: Sequence[Device]) ->
     return plan
 
 
-class ModelOptions(Protocol):
-    """What names a model on a command line."""
-
-    @property
-    def model(self) -> str:
-        """An ONNX file or a name of the zoo."""
-
-    @property
-    def bindings(self) -> Sequence[tuple[str, int]]:
-        """Sizes of symbolic dimensions."""
-
-    @property
-    def seed(self) -> int:
-        """Of the zoo's weights."""
-
-
-def load_model(options: ModelOptions) -> Graph:
-    """Return the model that the options name, an ONNX file or one of the zoo.
-
-    Raises:
-        UserError: it is neither, or a model without operations.
-        GraphError: the file cannot be used.
-    """
-    bind = dict(options.bindings)
-    path = Path(options.model)
-    if path.is_file() or path.suffix or len(path.parts) > 1:
-        graph = load(path, bind=bind)
-        if not graph.nodes():
-            raise UserError(f"{path} has no operations, so there is nothing to compile; export the model again")
-        return graph
-    if options.model not in zoo.names():
-        raise UserError(
-            f"{options.model!r} is neither a file nor a zoo model; give an ONNX file or one of {', '.join(zoo.names())}"
-        )
-    if bind:
-        raise UserError("--bind is for ONNX files; a zoo model has no symbolic dimension")
-    return zoo.build(options.model, seed=options.seed)
-
-
-def calibration_for(graph: Graph, options: Options) -> Calibration:
-    """Return the calibration data that the options name, or random data."""
-    if options.calibration is not None:
-        return Calibration.from_path(graph, options.calibration)
-    return Calibration.random(graph, _CALIBRATION_BATCHES, options.seed)
-
-
 def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
     """Name the run by what it depends on, so that the same command finds, and resumes, its own results."""
     key = [
@@ -267,8 +201,7 @@ def _run_name(graph: Graph, options: Options, calibration: Calibration) -> str:
 
 def _announce(request: _Request, options: Options, console: Console) -> None:
     graph = request.graph
-    macs = "unknown" if graph.macs is None else f"{graph.macs / 1e6:.4g} M"
-    console.print(f"{graph.name}: {len(graph.nodes())} nodes, {graph.parameters / 1e6:.4g} M parameters, {macs} MACs")
+    console.print(about(graph))
     uncosted = graph.uncosted_nodes()
     if uncosted:
         node, why = next(iter(uncosted.items()))
@@ -278,7 +211,7 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
         console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")
     for kind, meter in request.meters.items():
         told = f"modelled: {meter}; see python -m experiments.doctor" if isinstance(meter, str) else meter.title
-        console.print(f"energy on this machine's {kind}: {told}", style="dim", highlight=False, markup=False)
+        console.print(f"energy on this machine's {kind}: {told}", style="dim")
     skipped = inapplicable(request.devices, request.backends, compile_only=bool(options.backends))
     if skipped:
         store.write_json(request.folder / "not_applicable.json", skipped)
@@ -288,7 +221,7 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
         )
     if options.backends:
         for pair, reason in skipped.items():
-            console.print(f"  {pair}: {reason}", style="yellow", highlight=False, markup=False)
+            console.print(f"  {pair}: {reason}", style="yellow")
 
 
 def _outcomes(
@@ -334,7 +267,7 @@ def _variants(request: _Request, build: Path, console: Console) -> dict[str, Gra
     made = variants(request.graph, request.precisions, request.calibration, build)
     for precision, graph in made.items():
         if isinstance(graph, GraphError):
-            console.print(f"{precision} is left out: {graph}", style="yellow", highlight=False, markup=False)
+            console.print(f"{precision} is left out: {graph}", style="yellow")
     return {precision: graph for precision, graph in made.items() if isinstance(graph, Graph)}
 
 
@@ -377,20 +310,24 @@ def _evaluate_all(
         store.append_row(request.folder, row)
         return row
 
-    with _Progress(len(todo), context.limits.time_s, console) as progress, ThreadPoolExecutor(jobs) as pool:
+    with Progress(len(todo), context.limits.time_s, console) as progress, ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(first_step, candidate): candidate for candidate, _ in todo}
         for future in _as_completed(futures, progress):
             candidate, outcome = futures[future], future.result()
             if isinstance(outcome, tuple):
                 measured.append((candidate, outcome))
                 continue
-            progress.done(candidate, outcome)
+            progress.done(candidate.title, _state(outcome))
             yield stored(candidate, outcome)
         for candidate, artefacts in measured:
             with progress.busy(f"measuring {candidate.title}"):
                 result = evaluate(candidate.plan, artefacts, context)
-            progress.done(candidate, result)
+            progress.done(candidate.title, _state(result))
             yield stored(candidate, result)
+
+
+def _state(outcome: Evaluation | Failure) -> str:
+    return f"failed: {outcome.reason}" if isinstance(outcome, Failure) else "ok"
 
 
 def _refused(plan: Plan) -> Failure | None:
@@ -409,7 +346,7 @@ def _refused(plan: Plan) -> Failure | None:
     return None
 
 
-def _as_completed(futures: Mapping[Future[Any], Candidate], progress: _Progress) -> Iterator[Future[Any]]:
+def _as_completed(futures: Mapping[Future[Any], Candidate], progress: Progress) -> Iterator[Future[Any]]:
     """Yield futures as they end; on Ctrl-C end the children too, or leaving the pool would wait for them."""
     waiting = set(futures)
     try:
@@ -423,76 +360,6 @@ def _as_completed(futures: Mapping[Future[Any], Candidate], progress: _Progress)
         for future in futures:
             future.cancel()
         raise
-
-
-class _Progress:
-    """A bar on a terminal, a plain line per candidate elsewhere; both say what takes long and when it is stopped."""
-
-    def __init__(self, total: int, limit_s: float, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, RenderableColumn, TimeElapsedColumn
-
-        self._limit_s = limit_s
-        self._since: dict[str, float] = {}
-        self._bar = Progress(
-            RenderableColumn(self),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=total)
-        self._console, self._total, self._done = console, total, 0
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Show that this goes on while the block runs."""
-        with self._lock:
-            self._since[what] = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._since[what]
-
-    def still(self) -> None:
-        """Say what goes on, where no bar does."""
-        if not self._console.is_terminal:
-            self._console.print(f"still {self._busy()}", highlight=False, markup=False)
-
-    def __rich__(self) -> str:
-        from rich.markup import escape
-
-        return escape(self._busy())
-
-    def _busy(self) -> str:
-        with self._lock:
-            begun = dict(self._since)
-        now = time.monotonic()
-        each = (
-            f"{what} ({now - since:.0f} s, stopped at {self._limit_s:.0f} s)" if now - since > _LONG_S else what
-            for what, since in begun.items()
-        )
-        return ", ".join(each)
-
-    def done(self, candidate: Candidate, outcome: Evaluation | Failure) -> None:
-        with self._lock:
-            self._done += 1
-            self._bar.advance(self._task)
-            if not self._console.is_terminal:
-                state = f"failed: {outcome.reason}" if isinstance(outcome, Failure) else "ok"
-                self._console.print(
-                    f"[{self._done}/{self._total}] {candidate.title}: {state}", highlight=False, markup=False
-                )
 
 
 def _key(candidate: Candidate, request: _Request, options: Options) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from experiments.picture import pyplot, save
+from experiments.picture import COLOURS, pyplot, save
 from experiments.units import tick
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from experiments.knob_sweep import Axis, Point
 
-# Okabe and Ito's colours, as in the frontier's picture, with a marker each for readers without colour.
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# One for each colour, for readers without colour.
 _MARKERS: Final = "osD^v<>"
 # The provider's option names are long; a legend wants few words.
 _SHORT: Final = {
@@ -59,7 +58,7 @@ def _panel(axis: Axes, points: Sequence[Point], axes: Sequence[Axis], unit: str)
     places = {value: place for place, value in enumerate(axes[0][1])}
     for number, rest in enumerate(dict.fromkeys(point.setting[1:] for point in points)):
         line = [point for point in points if point.setting[1:] == rest]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         style = {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5, "linewidth": 1.3}
         label = ", ".join(f"{_SHORT.get(key, key)} {value}" for key, value in rest)
         xs = [places[point.setting[0][1]] for point in line]

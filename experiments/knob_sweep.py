@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from compilers import Action, CompilerError, Estimate, Limits, compile_segment, get_compiler
 from experiments import store
-from experiments.candidates import variants
-from experiments.job import UserError, load_model
+from experiments.arguments import UserError
+from experiments.console import open_console, plain_table
 from experiments.knob_plot import draw_knobs
+from experiments.model import calibration_for, load_model, variant
 from experiments.units import interval, seconds, significant, size
-from graphs import Calibration, Graph, GraphError
 from partition import Device, Segment, load_device
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 Axis = tuple[str, tuple[str, ...]]
 
-_CALIBRATION_BATCHES: Final = 4
 _OPTIMISATION: Final = "htp_graph_finalization_optimization_mode"
 
 
@@ -60,9 +57,7 @@ def sweep(options: Options) -> int:
     Raises:
         UserError, GraphError, DeviceError: the arguments, a model or the device cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     device = load_device(options.device)
     processor = _simulated(options.backend, device)
     axes = tuple(options.axes) or _default_axes(device, processor)
@@ -78,7 +73,7 @@ def sweep(options: Options) -> int:
               "latency_high_s", "latency_source", "dram_bytes", "spill_bytes", "reason")  # fmt: skip
     store.write_csv(folder / "knobs.csv", header, _lines(points, device, options))
     drawn = draw_knobs(points, axes, f"{device.title}, {options.precision}", folder / "knobs")
-    console.print(f"\nwrote knobs.csv{', knobs.png and knobs.svg' if drawn else ''} to {folder}", highlight=False)
+    console.print(f"\nwrote knobs.csv{', knobs.png and knobs.svg' if drawn else ''} to {folder}")
     return 0 if drawn else 1
 
 
@@ -102,14 +97,15 @@ def _default_axes(device: Device, processor: str) -> tuple[Axis, ...]:
 def _points(
     model: str, device: Device, processor: str, axes: Sequence[Axis], options: Options, console: Console
 ) -> Iterator[Point]:
-    named = SimpleNamespace(model=model, bindings=options.bindings, seed=options.seed)
-    graph = _variant(load_model(named), options)
+    graph = load_model(model, options.bindings, options.seed)
+    build = options.out / "build"
+    form = variant(graph, options.precision, calibration_for(graph, None, options.seed), build)
     combinations = list(itertools.product(*([(key, value) for value in values] for key, values in axes)))
     for number, setting in enumerate(combinations):
         if not console.is_terminal:
-            console.print(f"[{number + 1}/{len(combinations)}] {graph.name} {_text(setting)}", highlight=False)
+            console.print(f"[{number + 1}/{len(combinations)}] {form.name} {_text(setting)}")
         segment = Segment(
-            graph=graph,
+            graph=form,
             device=device,
             processor=processor,
             compiler=options.backend,
@@ -117,14 +113,6 @@ def _points(
             options=setting,
         )
         yield _point(segment, options)
-
-
-def _variant(graph: Graph, options: Options) -> Graph:
-    calibration = Calibration.random(graph, _CALIBRATION_BATCHES, options.seed)
-    made = variants(graph, (options.precision,), calibration, options.out / "build")[options.precision]
-    if isinstance(made, GraphError):
-        raise made
-    return made
 
 
 def _point(segment: Segment, options: Options) -> Point:
@@ -137,16 +125,12 @@ def _point(segment: Segment, options: Options) -> Point:
 
 
 def _print(points: Sequence[Point], axes: Sequence[Axis], console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("model", *(key for key, _ in axes), "simulated", "spill", "DRAM traffic", "remark"):
-        table.add_column(heading)
+    table = plain_table("model", *(key for key, _ in axes), "simulated", "spill", "DRAM traffic", "remark")
     for point in points:
         table.add_row(point.model, *(value for _, value in point.setting), *_cells(point))
     console.print(table)
     for line in effects(points, axes):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:

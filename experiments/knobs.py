@@ -22,7 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options: Any = _parser().parse_args(argv)
     # What follows imports numpy and onnx, which --help does not need.
     from compilers import UnknownBackendError, get_compiler
-    from experiments.job import UserError
     from experiments.knob_sweep import Options, sweep
     from graphs import GraphError
     from partition import DeviceError
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         get_compiler(options.backend)
         return sweep(Options(**vars(options)))
 
-    return exit_code(run, refused=(DeviceError, GraphError, UnknownBackendError, UserError))
+    return exit_code(run, refused=(DeviceError, GraphError, UnknownBackendError))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -24,9 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (options.model is None) != options.dispatch:
         parser.error("give a MODEL, or --dispatch without one")
     from compilers import CompilerError
-    from experiments.latency_job import LatencyError, run
+    from experiments.latency_job import run
 
-    return exit_code(lambda: run(options), refused=LatencyError, failed=CompilerError)
+    return exit_code(lambda: run(options), failed=(CompilerError,))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,9 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.markup import escape
 
 from compilers import Artefact, CompilerError, Limits, UnknownBackendError, compile_segment, get_compiler, in_child
+from experiments.arguments import UserError
+from experiments.console import open_console, plain_table
 from experiments.environment import environment
 from experiments.evaluator import Meter, find_meter
 from experiments.evaluator.modes import (
@@ -27,10 +28,10 @@ from experiments.evaluator.modes import (
 )
 from experiments.evaluator.noise import autocorrelation, effective_samples
 from experiments.evaluator.run import metered
-from experiments.job import UserError, load_model
+from experiments.model import calibration_for, load_model, variant
 from experiments.store import write_json
 from experiments.units import interval, joules, seconds
-from graphs import Calibration, Graph, GraphError, from_proto, quantise, random_inputs
+from graphs import Graph, GraphError, from_proto, random_inputs
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
 
 _KERNEL_RUNS = 20
 _STEADY_BUDGET_S = 10.0
-_CALIBRATION_BATCHES = 2
-
-
-class LatencyError(ValueError):
-    """Something the user can mend; the message says what and how."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     """Do the whole job and return the exit code.
 
     Raises:
-        LatencyError: the arguments or the model cannot be used.
+        UserError: the arguments or the model cannot be used.
         CompilerError: a backend cannot compile or run the model.
     """
     if options.dispatch:
@@ -109,22 +105,18 @@ def _kernels(artefact: Artefact, feed: dict[str, NDArray[Any]]) -> tuple[KernelT
 
 
 def _print_kernels(artefact: Artefact, kernels: tuple[KernelTime, ...]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     total_s = sum(kernel.time_s for kernel in kernels)
-    table = Table(header_style="bold", box=None, pad_edge=False)
+    table = plain_table()
     for heading, justify in (("share", "right"), ("time", "right"), ("kernel", "left"), ("nodes", "left")):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for kernel in sorted(kernels, key=lambda k: -k.time_s):
-        nodes = escape(", ".join(kernel.nodes)) or "[dim]none: the backend's own[/]"
-        table.add_row(f"{kernel.time_s / total_s:.1%}", seconds(kernel.time_s), escape(kernel.kernel), nodes)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+        nodes = ", ".join(kernel.nodes) or "none: the backend's own"
+        table.add_row(f"{kernel.time_s / total_s:.1%}", seconds(kernel.time_s), kernel.kernel, nodes)
+    console = open_console()
     console.print(table)
     console.print(
         f"{len(kernels)} kernels of {artefact.compiler}, {seconds(total_s)} in all: each the shortest of {_KERNEL_RUNS}"
         " runs, watched one by one, which takes time of its own and leaves out what lies between them",
-        highlight=False,
     )
 
 
@@ -145,11 +137,12 @@ def _dispatch(artefact: Artefact) -> Dispatch:
 
 def _graph(options: argparse.Namespace) -> Graph:
     try:
-        graph = load_model(options)
-        if options.precision == "int8" and not graph.is_quantised:
-            return quantise(graph, "int8", Calibration.random(graph, _CALIBRATION_BATCHES, options.seed))
-    except (GraphError, UserError) as error:
-        raise LatencyError(str(error)) from error
+        graph = load_model(options.model, options.bindings, options.seed)
+        if options.precision == "int8":
+            data = calibration_for(graph, None, options.seed)
+            return variant(graph, "int8", data, options.out / "build")
+    except GraphError as error:
+        raise UserError(str(error)) from error
     return graph
 
 
@@ -159,7 +152,7 @@ def _feed(graph: Graph, options: argparse.Namespace) -> dict[str, NDArray[Any]]:
         for array in feed.values():
             aligned(array, offset_bytes=options.offset)  # refuses a bad offset before anything is compiled
     except ValueError as error:
-        raise LatencyError(f"--offset: {error}") from error
+        raise UserError(f"--offset: {error}") from error
     return feed
 
 
@@ -167,7 +160,7 @@ def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limi
     try:
         get_compiler(name)
     except UnknownBackendError as error:
-        raise LatencyError(str(error)) from error
+        raise UserError(str(error)) from error
     segment = Segment(
         graph=graph, device=load_device("host"), processor="cpu", compiler=name, precision=options.precision
     )

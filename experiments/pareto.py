@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     # What follows imports numpy, networkx and onnx, which --help does not need.
-    from experiments.job import Options, UserError, run
+    from experiments.job import Options, run
 
-    return exit_code(lambda: run(Options(**vars(options)), arguments), refused=UserError)
+    return exit_code(lambda: run(Options(**vars(options)), arguments)[0])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from experiments.labels import untangle
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 
 def pyplot() -> Any:  # noqa: ANN401 - the module, which is imported late

@@ -21,12 +21,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy and onnx, which --help does not need.
     from compilers import UnknownBackendError, get_compiler
     from experiments.explain import Options, RuleError, explain, parse_rule
-    from experiments.job import UserError, load_model
+    from experiments.model import load_model
     from graphs import GraphError
     from partition import DeviceError, load_device
 
     def run() -> int:
         get_compiler(options.backend)
+        graph = load_model(options.model, options.bindings, options.seed)
         asked = Options(
             backend=options.backend,
             precision=options.precision,
@@ -36,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             seed=options.seed,
             time_limit_s=options.time_limit,
         )
-        return explain(load_model(options), load_device(options.device), asked)
+        return explain(graph, load_device(options.device), asked)
 
-    return exit_code(run, refused=(DeviceError, GraphError, RuleError, UnknownBackendError, UserError))
+    return exit_code(run, refused=(DeviceError, GraphError, RuleError, UnknownBackendError))
 
 
 def _parser() -> argparse.ArgumentParser:

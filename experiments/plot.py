@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.picture import pyplot, save
+from experiments.picture import COLOURS, pyplot, save
 from experiments.ranking import Ranked, objective_name, objective_unit, value
 from experiments.units import tick
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from partition import Device
 
 _MARKERS: Final = {"measured": "o", "simulated": "s", "modelled": "^", "published": "D"}
-# Okabe and Ito's colours, which stay apart for colour-blind readers.
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _WIDE_RATIO: Final = 4.0  # a range wider than this reads better on a logarithmic axis
 _MANY_DECADES: Final = 1e3
 
@@ -51,7 +49,7 @@ def draw_frontiers(
 
 def _colours(drawn: Sequence[Ranked]) -> dict[str, str]:
     backends = sorted({r.row.backend for r in drawn})
-    return {backend: _COLOURS[i % len(_COLOURS)] for i, backend in enumerate(backends)}
+    return {backend: COLOURS[i % len(COLOURS)] for i, backend in enumerate(backends)}
 
 
 def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], colours: dict[str, str]) -> None:

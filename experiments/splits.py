@@ -26,11 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     # What follows imports numpy, networkx and onnx, which --help does not need.
-    from experiments.job import UserError
     from experiments.splitting.job import run
     from experiments.splitting.request import Options
 
-    return exit_code(lambda: run(Options(**vars(options)), arguments), refused=UserError)
+    return exit_code(lambda: run(Options(**vars(options)), arguments))
 
 
 def _parser() -> argparse.ArgumentParser:

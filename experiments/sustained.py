@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, evaluate what is not known yet, simulate and report."""
     options = _parser().parse_args(argv)
-    from experiments.sustained_job import SustainedError, run
+    from experiments.sustained_job import run
 
-    return exit_code(lambda: run(options), refused=SustainedError)
+    return exit_code(lambda: run(options))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,14 +6,14 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from experiments import store
-from experiments.arguments import INTERRUPTED
+from experiments.arguments import INTERRUPTED, UserError
+from experiments.console import open_console, plain_table
 from experiments.evaluator.dynamics import Cost, Machine, Result, Surroundings, Trace, TraceError, parse_trace, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.evaluator.dynamics.compare import Standing, compare_runs, crossover_s, first_ahead_s
@@ -38,10 +38,6 @@ _CSV_HEADER: Final = (
     "burst_low_j", "burst_high_j", "sustained_j", "sustained_low_j", "sustained_high_j", "peak_die_c",
     "peak_outer_c", "throttled_ratio", "wakes", "requests", "unfinished", "burst_standing", "sustained_standing",
 )  # fmt: skip
-
-
-class SustainedError(ValueError):
-    """Something the user can mend; the message says what and how."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,17 +74,15 @@ def run(options: argparse.Namespace) -> int:
     """Do the whole job and return the exit code.
 
     Raises:
-        SustainedError: arguments, model or trace cannot be used.
+        UserError: arguments, model or trace cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     horizon_s = 60.0 * options.minutes
     try:
         device = load_device(options.device)
         trace = parse_trace(options.trace, horizon_s, options.seed)
     except (DeviceError, TraceError) as error:
-        raise SustainedError(str(error)) from error
+        raise UserError(str(error)) from error
     folder, rows = evaluated_rows(options, device)
     runs, notes = simulate_all(rows, device, trace, options, console, bounds=True)
     if not runs:
@@ -104,7 +98,7 @@ def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, t
     """Return the folder of the run and its rows on the device with a cost, evaluating first when it is not a folder.
 
     Raises:
-        SustainedError: the model cannot be evaluated, or there is no usable candidate.
+        UserError: the model cannot be evaluated, or there is no usable candidate.
     """
     folder = Path(options.model)
     if not (folder / store.OUTCOMES_FILE).is_file():
@@ -113,12 +107,12 @@ def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, t
     rows = tuple(row for row in known.values() if row.device == device.name and row.status != "failed")
     if not any(row.status == "ok" for row in rows):
         devices = ", ".join(sorted({row.device for row in known.values()})) or "none"
-        raise SustainedError(f"{folder} has no usable candidate on {device.name} (it has devices: {devices})")
+        raise UserError(f"{folder} has no usable candidate on {device.name} (it has devices: {devices})")
     return folder, rows
 
 
 def _evaluate(options: argparse.Namespace) -> Path:
-    from experiments.job import Options, UserError, results_folder
+    from experiments.job import Options
     from experiments.job import run as evaluate
 
     asked = Options(
@@ -126,13 +120,10 @@ def _evaluate(options: argparse.Namespace) -> Path:
         precisions=tuple(options.precisions.split(",")), splits=1, objectives=("latency", "energy"), out=options.out,
         seed=options.seed, jobs=1, bindings=tuple(options.bindings), calibration=None, time_limit=600,
     )  # fmt: skip
-    try:
-        code = evaluate(asked, ["(experiments.sustained)", options.model, "--device", options.device])
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        return results_folder(asked)
-    except UserError as error:
-        raise SustainedError(str(error)) from error
+    code, folder = evaluate(asked, ["(experiments.sustained)", options.model, "--device", options.device])
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return folder
 
 
 def simulate_all(
@@ -157,13 +148,11 @@ def simulate_all(
         try:
             found, assumptions = _simulated(row, device, trace, options, bounds=bounds)
         except DynamicsError as error:
-            console.print(f"left out: {error}", style="yellow", highlight=False, markup=False)
+            console.print(f"left out: {error}", style="yellow")
             continue
         runs.append(found)
         notes.update(dict.fromkeys(assumptions))
-        console.print(
-            f"simulated {found.name}: {found.result.requests * found.each} inferences", style="dim", highlight=False
-        )
+        console.print(f"simulated {found.name}: {found.result.requests * found.each} inferences", style="dim")
     return tuple(runs), tuple(notes)
 
 
@@ -251,20 +240,19 @@ def _report(runs: Sequence[Run], notes: Sequence[str], device: Device, out: Path
     _print_table(lines, console)
     for run in runs:
         if run not in answered:
-            console.print(f"{run.name} answered nothing within the first minute", style="yellow", highlight=False)
+            console.print(f"{run.name} answered nothing within the first minute", style="yellow")
         if run.result.unfinished > 1:
             share = run.result.unfinished / (run.result.unfinished + run.result.requests)
             console.print(
                 f"{run.name} cannot keep up: {share:.0%} of the requests are not answered",
                 style="yellow",
-                highlight=False,
             )
     if standing is not None:
         _print_standing(standing, answered, console)
     if notes:
         console.print("assumed, because the device file does not say:", style="bold")
         for note in notes:
-            console.print(f"  {note}", highlight=False, markup=False)
+            console.print(f"  {note}")
     store.write_csv(out / "sustained.csv", _CSV_HEADER, lines)
     store.write_json(out / "assumptions.json", list(notes))
     draw_sustained(answered, lines, standing, device, out / "sustained")
@@ -310,13 +298,10 @@ def _line(run: Run) -> dict[str, Any]:
 
 
 def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    headings = ("candidate", "first minute", "all of it", "p99", "p99.9", "energy, 1st min", "energy", "die", "outer",
-                "held back")  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
+    table = plain_table(
+        "candidate", "first minute", "all of it", "p99", "p99.9", "energy, 1st min", "energy", "die", "outer",
+        "held back", no_wrap=True,
+    )  # fmt: skip
     for line in lines:
         marks = [_MARKS[line[f"{when}_standing"]] for when in ("burst", "sustained")]
         table.add_row(
@@ -347,16 +332,16 @@ def _bounded(line: Mapping[str, Any], when: str, unit: str) -> str:
 def _print_standing(standing: Standing, runs: Sequence[Run], console: Console) -> None:
     first, last = standing.burst_winner, standing.sustained_winner
     if first == last:
-        console.print(f"{first} is fastest in the first minute and over the whole run", highlight=False)
+        console.print(f"{first} is fastest in the first minute and over the whole run")
     else:
         when = _when(standing, {run.name: run.result for run in runs})
-        console.print(f"fastest in the first minute: {first}; over all of it: {last}, {when}", highlight=False)
+        console.print(f"fastest in the first minute: {first}; over all of it: {last}, {when}")
     for name, until_s, what in ((first, _BURST_S, "in the first minute"), (last, math.inf, "over all of it")):
         tied = _tied(runs, name, until_s)
         if tied:
-            console.print(f"by the intervals a tie with {name} {what}: {', '.join(tied)}", highlight=False)
+            console.print(f"by the intervals a tie with {name} {what}: {', '.join(tied)}")
     for text in _overtakings(runs):
-        console.print(f"  {text}", highlight=False, markup=False)
+        console.print(f"  {text}")
 
 
 def _tied(runs: Sequence[Run], winner: str, until_s: float) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from experiments.picture import pyplot, save
+from experiments.picture import COLOURS, pyplot, save
 from experiments.units import seconds, tick
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from experiments.sustained_job import Run
     from partition import Device
 
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _MOST_CURVES: Final = 5
 _TITLE_WIDTH: Final = 110  # characters that fit above both columns
 _POINTS: Final = 240
@@ -70,7 +69,7 @@ def _shown(runs: Sequence[Run], lines: Sequence[Mapping[str, Any]]) -> list[Run]
 
 
 def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | None) -> None:
-    for colour, (name, result) in zip(_COLOURS, results.items(), strict=False):
+    for colour, (name, result) in zip(COLOURS, results.items(), strict=False):
         end, mean = result.windows(max(1.0, result.horizon_s / _POINTS))
         whole = result.mean_s()
         axis.plot(end / 60, mean, color=colour, lw=1.5, label=f"{name}: mean {seconds(whole)}{_won(name, standing)}")
@@ -106,7 +105,7 @@ def _won(name: str, standing: Standing | None) -> str:
 def _bands(axis: Axes, runs: Sequence[Run]) -> None:
     """Shade between the ends of each run's interval, and let the axis reach over it."""
     top, bottom = axis.get_ylim()[1], axis.get_ylim()[0]
-    for colour, run in zip(_COLOURS, runs, strict=False):
+    for colour, run in zip(COLOURS, runs, strict=False):
         curves = [
             dict(zip(*r.result.windows(max(1.0, r.result.horizon_s / _POINTS)), strict=True))
             for r in (run, *run.bounds)
@@ -120,7 +119,7 @@ def _bands(axis: Axes, runs: Sequence[Run]) -> None:
 
 
 def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
-    for colour, result in zip(_COLOURS, results.values(), strict=False):
+    for colour, result in zip(COLOURS, results.values(), strict=False):
         time, temperatures = _thinned(result, result.temperatures_c)
         axis.plot(time, temperatures[:, 0], color=colour, lw=1.5)
         if len(result.node_names) > 1:
@@ -132,7 +131,7 @@ def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
 
 def _clock_and_power(axis: Axes, results: Mapping[str, Result]) -> None:
     power_axis = axis.twinx()
-    for colour, result in zip(_COLOURS, results.values(), strict=False):
+    for colour, result in zip(COLOURS, results.values(), strict=False):
         time, clock = _thinned(result, result.clock_ratio[:, None])
         _, power = _thinned(result, result.power_w[:, None])
         axis.plot(time, clock[:, 0], color=colour, lw=1.5)

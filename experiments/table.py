@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from experiments.console import plain_table
 from experiments.units import interval, joules, seconds, significant, size
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ def print_result(ranked: Sequence[Ranked], console: Console) -> None:
 
 
 def _wide_table(done: Sequence[Ranked]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = plain_table()
     for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
         table.add_column(heading, no_wrap=heading != "latency")
     metered = any(entry.row.energy_source == "measured" for entry in done)
@@ -52,11 +51,8 @@ def _wide_table(done: Sequence[Ranked]) -> Table:
 
 
 def _narrow_table(done: Sequence[Ranked]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("", "where", "backend", "precision", "latency", "source", "energy", "error"):
-        table.add_column(heading, overflow="fold")
+    headings = ("", "where", "backend", "precision", "latency", "source", "energy", "error")
+    table = plain_table(*headings, overflow="fold")
     for entry in done:
         row = entry.row
         error = row.error_verdict or "-" if row.sqnr_db is None else f"{significant(row.sqnr_db)} dB"
@@ -132,4 +128,4 @@ def _print_failures(rows: Sequence[Row], console: Console) -> None:
     console.print(f"\n{len(rows)} candidates came to nothing:", style="bold")
     for row in rows:
         about = f"{row.backend} {row.device}/{row.processor} {_variant(row)}"
-        console.print(f"  {about} ({row.failed_action}): {row.reason}", highlight=False, markup=False)
+        console.print(f"  {about} ({row.failed_action}): {row.reason}")

@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
               file=sys.stderr)  # fmt: skip
         return 2
     # What follows imports numpy and onnx, which --help does not need.
-    from experiments.tiles_job import Options, UserError, run
+    from experiments.tiles_job import Options, run
 
-    return exit_code(lambda: run(Options(**vars(options))), refused=UserError)
+    return exit_code(lambda: run(Options(**vars(options))))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
 from experiments import store
+from experiments.console import plain_table
 from experiments.tiles_plan import buildable_tile
 from experiments.tiles_plot import short_layer
 from experiments.units import quantity, size
@@ -220,13 +221,10 @@ def _of_loops(row: Built, functions: list[dict[str, Any]]) -> Built:
 
 
 def _print(rows: Sequence[Built], crossings: Sequence[Crossing], console: Console) -> None:
-    from rich.table import Table
-
     version = get_compiler(_COMPILER).version().partition("+")[0]
-    console.print(f"\nthe same tiles as code, by {version}, one operator each", style="bold", highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("operator", "target", "tile", "built", "on chip", "vector", "loads", "stores", "flops", "HVX"):
-        table.add_column(heading, no_wrap=True)
+    console.print(f"\nthe same tiles as code, by {version}, one operator each", style="bold")
+    headings = ("operator", "target", "tile", "built", "on chip", "vector", "loads", "stores", "flops", "HVX")
+    table = plain_table(*headings, no_wrap=True)
     names = {c.layer.name: short_layer(c.layer) for c in crossings}
     for row in rows:
         counts = [quantity(n, "") for n in (row.loads, row.stores, row.flops)]
@@ -238,7 +236,7 @@ def _print(rows: Sequence[Built], crossings: Sequence[Crossing], console: Consol
     console.print(table)
     for reason in dict.fromkeys(row.reason for row in rows if row.reason):
         where = dict.fromkeys(f"{names[r.operator]} ({r.target})" for r in rows if r.reason == reason)
-        console.print(f"  not built: {', '.join(where)}: {reason}", highlight=False, markup=False)
+        console.print(f"  not built: {', '.join(where)}: {reason}")
     console.print(
         "on chip: a block's shared memory, or the stack of the vector unit's code (TVM's LLVM allocates no VTCM); "
         "loads, stores, flops: of the whole operator, a vector as one; HVX: instructions in the assembly (those that "

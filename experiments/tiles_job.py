@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
+from experiments.arguments import UserError
+from experiments.console import open_console, plain_table
+from experiments.model import load_model
 from experiments.tiles_cross import Crossing, Loss, cross, losses
 from experiments.tiles_error import error_sentence, kind_error, own_error, percent, short_error
 from experiments.tiles_memory import print_memories, print_operator_memories
 from experiments.tiles_plot import draw_frontiers, draw_heat_maps, draw_losses, short_layer
 from experiments.units import joules, seconds, size
-from graphs import Graph, GraphError, load, zoo
+from graphs import Graph, GraphError
 from partition import DeviceError, load_device
 from partition.tile import (
     GpuMachine,
@@ -37,10 +39,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MIB: Final = 1 << 20
-
-
-class UserError(ValueError):
-    """Something the user can mend; the message is the one sentence that says what and how."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,12 +77,10 @@ def run(options: Options) -> int:
     Raises:
         UserError: the arguments, the model or the output folder cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+    console = open_console()
     request = _check(options)
     if not request.layers:
-        console.print(f"nothing in {request.name} has tiles: {_why_nothing(request)}", highlight=False, markup=False)
+        console.print(f"nothing in {request.name} has tiles: {_why_nothing(request)}")
         return 1
     try:
         crossings = [cross(layer, count, request.npu, request.gpu, options.objective)
@@ -104,7 +100,7 @@ def run(options: Options) -> int:
         if print_memories(request.graph, request.npu, request.folder, console):
             written += ", memory.csv"
         told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
-        console.print(told, highlight=False, markup=False)
+        console.print(told)
     if options.codegen:
         _build(options, request, crossings, console)
         written += ", artefacts.csv"
@@ -149,7 +145,7 @@ def _check(options: Options) -> _Request:
         npu_precision = options.npu_precision or options.precision
         npu = npu_machine(load_device(options.npu), npu_precision, budget_bytes=budget)
         gpu = gpu_machine(load_device(options.gpu), options.precision)
-        graph = None if options.model is None else _load(options.model, dict(options.bindings))
+        graph = None if options.model is None else load_model(options.model, options.bindings)
         found, refused = ([parse_operator(t) for t in options.operators], {}) if graph is None else layers_of(graph)
         name = "operators" if graph is None else graph.name
         folder = options.out / f"tiles-{name}-{Path(options.gpu).stem}-{Path(options.npu).stem}-{npu_precision}"
@@ -159,17 +155,6 @@ def _check(options: Options) -> _Request:
     return _Request(
         name=name, graph=graph, layers=_distinct(found), refused=dict(refused), npu=npu, gpu=gpu, folder=folder
     )
-
-
-def _load(model: str, bind: dict[str, int]) -> Graph:
-    path = Path(model)
-    if path.is_file() or path.suffix or len(path.parts) > 1:
-        return load(path, bind=bind)
-    if model not in zoo.names():
-        raise UserError(
-            f"{model!r} is neither a file nor a zoo model; give an ONNX file or one of {', '.join(zoo.names())}"
-        )
-    return zoo.build(model)
 
 
 def _distinct(layers: Sequence[Layer]) -> Counter[Layer]:
@@ -239,24 +224,18 @@ def _lines(request: _Request, crossings: Sequence[Crossing]) -> Iterator[dict[st
 
 
 def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Loss], console: Console) -> None:
-    from rich.table import Table
-
     console.print(
         f"{request.name}: {sum(request.layers.values())} operators with tiles, {len(crossings)} different, on "
         f"{request.npu.name} and {request.gpu.name}; all figures are modelled:",
-        highlight=False,
     )
     for machine in (request.npu, request.gpu):
-        console.print(f"  {error_sentence(machine)}", highlight=False, markup=False)
+        console.print(f"  {error_sentence(machine)}")
     if request.refused:
-        console.print(f"without tiles: {_refused(request)}", style="dim", highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    headings = (
+        console.print(f"without tiles: {_refused(request)}", style="dim")
+    table = plain_table(
         "operator", "", "NPU tile", "latency", "energy", "on chip", "lanes", "GPU tile", "latency", "energy",
-        "GPU tile on NPU", "NPU tile on GPU",
+        "GPU tile on NPU", "NPU tile on GPU", no_wrap=True,
     )  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
     for c in sorted(crossings, key=lambda c: -c.layer.macs * c.count):
         table.add_row(
             short_layer(c.layer), f"x{c.count}", str(c.npu.tile), seconds(c.npu.cost.latency_s),
@@ -266,9 +245,7 @@ def _print(request: _Request, crossings: Sequence[Crossing], matrix: Sequence[Lo
         )  # fmt: skip
     console.print(table)
     console.print("\nthroughput lost when a tile is carried over unchanged", style="bold")
-    matrix_table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("kind", "direction", "shapes", "refused", "median", "in total", "chiefly"):
-        matrix_table.add_column(heading)
+    matrix_table = plain_table("kind", "direction", "shapes", "refused", "median", "in total", "chiefly")
     for loss in matrix:
         matrix_table.add_row(
             loss.kind, loss.direction, str(loss.layers), str(loss.refused), _loss(loss.median_ratio, "-"),

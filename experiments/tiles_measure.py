@@ -78,7 +78,7 @@ def measure(
     precision, count = settings
     why = get_compiler(COMPILER).why_not(Action.RUN, load_device(DEVICE), "gpu")
     if why is not None:
-        console.print(f"\nnot measured: {why}", style="yellow", highlight=False)
+        console.print(f"\nnot measured: {why}", style="yellow")
         return
     carried = {c.layer.signature: c.npu_tile_on_gpu for c in crossings}
     nodes: dict[Signature, list[str]] = {}
@@ -97,7 +97,7 @@ def measure(
             artefact = compile_segment(segment, build, Limits())
             times = in_child(_times, artefact, random_inputs(graph, 0), limits=Limits())
         except CompilerError as error:
-            console.print(f"\nnot measured with the tiles number {turn + 1}: {error}", style="yellow", highlight=False)
+            console.print(f"\nnot measured with the tiles number {turn + 1}: {error}", style="yellow")
             continue
         where = artefact.fact("runs_on")
         rows += [
@@ -178,12 +178,11 @@ def _print(rows: Sequence[_Row], where: str, machine: str, console: Console) -> 
     console.print(
         f"\nmeasured on {where}: {len(rows)} kernels of {len(by_layer)} operators, the shortest of {_RUNS} runs by its "
         f"clock, into measured.csv; the model's figures are those of {machine}, another processor",
-        style="bold", highlight=False, markup=False,
+        style="bold",
     )  # fmt: skip
     console.print(
         f"the model's best tile is within 10 % of the best measured for {near} of {len(by_layer)} operators; in total "
         f"{seconds(first)}, with the best measured {seconds(least)}{_like_npu(by_layer)}",
-        highlight=False, markup=False,
     )  # fmt: skip
 
 
@@ -225,5 +224,4 @@ def _print_plan(
     path = write_plan(Plan.of(graph, [segment]), folder)
     console.print(
         f"wrote the best measured tiles as the plan {path}: experiments.pareto ... --device {DEVICE} --plan {path}",
-        highlight=False, markup=False,
     )  # fmt: skip

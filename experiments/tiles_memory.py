@@ -26,15 +26,14 @@ _SIZES_MB: Final = (1, 2, 4, 8)
 
 def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Console) -> bool:
     """Cost the whole graph at each size up to the machine's, print and write it; False, and why, where it cannot be."""
-    console.print(f"\nthe whole model on {machine.name} by memory size, modelled: {_error(machine)}", style="bold",
-                  highlight=False, markup=False)  # fmt: skip
+    console.print(f"\nthe whole model on {machine.name} by memory size, modelled: {_error(machine)}", style="bold")
     try:
         costs = {mb: whole_cost(graph, dataclasses.replace(machine, budget_bytes=mb * _MIB)) for mb in _sizes(machine)}
     except TileError as why:
-        console.print(f"  not modelled: {why}", highlight=False, markup=False)
+        console.print(f"  not modelled: {why}")
         return False
     for mb, cost in costs.items():
-        console.print(f"  {mb:g} MB: {_told(cost)}", highlight=False, markup=False)
+        console.print(f"  {mb:g} MB: {_told(cost)}")
     _write(costs, machine, folder)
     return True
 
@@ -47,7 +46,7 @@ def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder
     console.print(
         f"\neach operator alone on {machine.name} by memory size, in bands as the vendor's compiler lays them out in "
         "its int8 traces (how often the order is right: benchmarks/README.md, Tiles):",
-        style="bold", highlight=False, markup=False,
+        style="bold",
     )  # fmt: skip
     rows = []
     for layer in layers:
@@ -55,7 +54,7 @@ def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder
         times = {mb: band_latency_s(layer, of_size) for mb, of_size in machines.items()}
         rows += [{"operator": layer.name, "memory_bytes": mb * _MIB, "latency_s": s} for mb, s in times.items()]
         told = ", ".join(f"{mb:g} MB {seconds(s)}" for mb, s in times.items())
-        console.print(f"  {short_layer(layer)}: {told}", highlight=False, markup=False)
+        console.print(f"  {short_layer(layer)}: {told}")
     store.write_csv(folder / "memory.csv", tuple(rows[0]), rows)
     return True
 

@@ -15,8 +15,9 @@ from compilers import (
     trace_by_node,
 )
 from experiments import store
+from experiments.console import plain_table
+from experiments.model import calibration_for, variant
 from experiments.units import seconds, significant, size
-from graphs import Calibration, Graph, quantise
 from partition import Segment, load_device
 
 if TYPE_CHECKING:
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from compilers import Artefact
+    from graphs import Graph
 
 _VTCM_MB: Final = (1, 2, 4, 8)
 _MODES: Final = ("2", "1", "3")  # 2 is the compiler's default
 _MODE: Final = "htp_graph_finalization_optimization_mode"
 _SHOWN: Final = 20
-_CALIBRATION_BATCHES: Final = 2
 
 
 def simulate(graph: Graph, device_name: str, precision: str, build: Path, folder: Path, console: Console) -> None:
@@ -41,10 +42,10 @@ def simulate(graph: Graph, device_name: str, precision: str, build: Path, folder
     device = load_device(device_name)
     why = get_compiler("ort_qnn").why_not(Action.ESTIMATE, device, "npu")
     if why is not None:
-        console.print(f"\nnot simulated: {why}", style="yellow", highlight=False)
+        console.print(f"\nnot simulated: {why}", style="yellow")
         return
-    if precision == "int8" and not graph.is_quantised:
-        graph = quantise(graph, "int8", Calibration.random(graph, _CALIBRATION_BATCHES, 0))
+    if precision == "int8":
+        graph = variant(graph, "int8", calibration_for(graph, None, 0), build)
     most = int(device.processor("npu").ids["qnn"]["vtcm_mb"])
     console.print(f"\nsimulated by the vendor's compiler for {device.title}, {precision}", style="bold")
     settings = [(mb, "2") for mb in _VTCM_MB if mb <= most] + [(most, mode) for mode in _MODES[1:]]
@@ -58,7 +59,7 @@ def simulate(graph: Graph, device_name: str, precision: str, build: Path, folder
             artefact = compile_segment(segment, build, Limits())
             _print_setting(artefact, vtcm_mb, mode, console)
         except CompilerError as error:
-            console.print(f"  VTCM {vtcm_mb} MB, mode {mode}: {error}", highlight=False, markup=False)
+            console.print(f"  VTCM {vtcm_mb} MB, mode {mode}: {error}")
             continue
         if (vtcm_mb, mode) == (most, "2"):
             traced = artefact
@@ -72,25 +73,20 @@ def _print_setting(artefact: Artefact, vtcm_mb: int, mode: str, console: Console
     console.print(
         f"  VTCM {vtcm_mb} MB, mode {mode}: {seconds(latency.typical_s)} ({seconds(latency.low_s)} to "
         f"{seconds(latency.high_s)}), DRAM {size(estimate.dram_bytes)}, spilled {size(estimate.spill_bytes)}",
-        highlight=False,
     )
 
 
 def _print_trace(artefact: Artefact, graph: Graph, folder: Path, console: Console) -> None:
-    from rich.table import Table
-
     try:
         trace = get_compiler("ort_qnn").trace(artefact)
     except CompilerError as error:
-        console.print(f"  no trace: {error}", highlight=False, markup=False)
+        console.print(f"  no trace: {error}")
         return
     nodes = trace_by_node(trace, [node.name for node in graph.nodes()])
     _write(nodes, trace, folder)
     busy = ", ".join(f"{unit} {significant(100 * trace.busy_ratio(unit), 2)} %" for unit in ("hmx", "hvx", "dma"))
-    console.print(f"\nunits busy: {busy}; the nodes that the chip spent most time on:", highlight=False)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("node", "tiles", "hmx", "hvx", "dma", "DRAM", "chain"):
-        table.add_column(heading, no_wrap=True)
+    console.print(f"\nunits busy: {busy}; the nodes that the chip spent most time on:")
+    table = plain_table("node", "tiles", "hmx", "hvx", "dma", "DRAM", "chain", no_wrap=True)
     for node in sorted(nodes, key=lambda node: -node.chain_cycles)[:_SHOWN]:
         table.add_row(
             node.node, _tiles(node), *(_cycles(node, unit) for unit in ("hmx", "hvx", "dma")),

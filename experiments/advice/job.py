@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.advice.choice import Demands, choose
+from experiments.arguments import UserError
+from experiments.console import open_console
 from experiments.evaluator.dynamics import TraceError, parse_trace
-from experiments.sustained_job import SustainedError, evaluated_rows, simulate_all
+from experiments.sustained_job import evaluated_rows, simulate_all
 from partition import Device, DeviceError, load_device
 
 if TYPE_CHECKING:
@@ -22,17 +23,15 @@ def run(options: argparse.Namespace) -> int:
     """Do the whole job and return the exit code.
 
     Raises:
-        SustainedError: the arguments or the model cannot be used.
+        UserError: the arguments or the model cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240, highlight=False, markup=False)
+    console = open_console()
     trace_text = "closed" if options.rate is None else f"poisson:{options.rate:g}/s"
     try:
         device = load_device(options.device)
         trace = parse_trace(trace_text, 60.0 * options.minutes, options.seed)
     except (DeviceError, TraceError) as error:
-        raise SustainedError(str(error)) from error
+        raise UserError(str(error)) from error
     _, rows = evaluated_rows(options, device)
     settings = argparse.Namespace(**vars(options), altitude=0.0, supply=1.0, policy="performance")
     runs, notes = simulate_all(rows, device, trace, settings, console)

@@ -6,7 +6,7 @@ import csv
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.collect import merged, shipped, simulations, subjects
-from experiments.calibration.command import RUNTIME_NAMES, make_console, print_refusals
+from experiments.calibration.command import RUNTIME_NAMES, print_refusals
 from experiments.calibration.error import CalibrationError
 from experiments.calibration.reasons import Evidence, reason, worst
 from experiments.calibration.report import print_scores, print_worst
@@ -14,6 +14,7 @@ from experiments.calibration.scatter import draw_scatter
 from experiments.calibration.table import Table, read_table
 from experiments.calibration.training import samples
 from experiments.calibration.validation import Prediction, predict
+from experiments.console import open_console
 from partition import load_calibration
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def validate(
         CalibrationError: the table, a model or an argument cannot be used.
         CalibrationFileError: there is no calibration.
     """
-    console = make_console()
+    console = open_console()
     fitted = load_calibration(calibration)
     measured = read_table(table)
     wanted, known = _covered(models, measured, calibration, build, time_limit_s, console)
@@ -57,7 +58,7 @@ def validate(
     _make(out)
     draw_scatter(predictions, out / "validation")
     _write_csv(predictions, evidence, out / "validation.csv")
-    console.print(f"\nwrote validation.png, validation.svg and validation.csv to {out}", highlight=False)
+    console.print(f"\nwrote validation.png, validation.svg and validation.csv to {out}")
     return 0
 
 
@@ -70,9 +71,7 @@ def _covered(
     if not models:  # what was simulated for the calibration need not be simulated again
         there = {s.model for s in stored}
         chosen = tuple(subject for subject in chosen if subject.model not in there)
-    fresh = simulations(
-        chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim", highlight=False)
-    )
+    fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
     known = merged(stored, fresh)
     return ({subject.model for subject in chosen} if models else None), known
 
@@ -82,11 +81,10 @@ def _announce(measured: Table, predictions: Sequence[Prediction], console: Conso
     devices = len({p.row.device for p in predictions})
     console.print(
         f"{len(predictions)} of {len(measured.rows)} rows predicted: {models} models on {devices} distinct devices",
-        highlight=False,
     )
     for device, names in sorted(measured.copies.items()):
         if len(names) > 1:
-            console.print(f"one chip, counted once: {device} = {' = '.join(names)}", style="dim", highlight=False)
+            console.print(f"one chip, counted once: {device} = {' = '.join(names)}", style="dim")
 
 
 def _make(out: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects
 from experiments.calibration.features import OPTIONS, write_simulations
 from experiments.calibration.table import Table, read_table, rows_hash, with_own
 from experiments.calibration.training import DRAM_REFERENCE, by_device, fit_all, samples, training_rows, versions
+from experiments.console import open_console, plain_table
 from partition import CalibrationSet, LatencyModel, save_calibration
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def calibrate(
     Raises:
         CalibrationError: the table, a model or an argument cannot be used.
     """
-    console = make_console()
+    console = open_console()
     chosen = subjects(models)
     measured = read_all(table, own)
     fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
@@ -61,15 +61,8 @@ def calibrate(
     save_calibration(calibration, result)
     write_simulations(known, result.with_name(SIMULATIONS_NAME))
     print_fits(fitted, console)
-    console.print(f"\nwrote {result}: {len(fitted)} latency models from {len(used)} rows", highlight=False)
+    console.print(f"\nwrote {result}: {len(fitted)} latency models from {len(used)} rows")
     return 0
-
-
-def make_console() -> Console:
-    """Return a console that cuts no table where the output is no terminal."""
-    from rich.console import Console
-
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
 
 
 def read_all(table: Path, own: Sequence[Path]) -> Table:
@@ -86,19 +79,13 @@ def print_refusals(refused: Mapping[tuple[str, str, str], str], console: Console
         console.print(
             f"left out: {model} {precision} {RUNTIME_NAMES[compiler]}: {reason}",
             style="yellow",
-            highlight=False,
-            markup=False,
         )
 
 
 def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
     """Print one line per latency model with its held-out errors."""
-    from rich.table import Table as Grid
-
-    grid = Grid(box=None, header_style="bold", pad_edge=False)
     headings = ("device", "runtime", "precision", "from", "models", "median", "90th percentile", "80 % interval")
-    for heading in (*headings, "where costs lack"):
-        grid.add_column(heading)
+    grid = plain_table(*headings, "where costs lack")
     for model in fitted:
         grid.add_row(
             model.device,

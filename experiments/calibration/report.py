@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.calibration.command import RUNTIME_NAMES
 from experiments.calibration.validation import Score, is_simulated, score
+from experiments.console import plain_table
 from experiments.units import seconds
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ _LEAST_ROWS: Final = 5  # below this a median of a device says nothing
 
 def print_scores(predictions: Sequence[Prediction], console: Console) -> None:
     """Print scores by device, runtime and precision, then for chips with and without a simulator."""
-    from rich.table import Table
-
-    grid = Table(box=None, header_style="bold", pad_edge=False)
+    grid = plain_table()
     for heading in ("device", "runtime", "precision", *_HEADINGS):
         grid.add_column(heading, justify="left" if heading in {"device", "runtime", "precision"} else "right")
     for key, group in _grouped(predictions):
@@ -41,7 +40,7 @@ def print_scores(predictions: Sequence[Prediction], console: Console) -> None:
         style="dim",
     )
     for line in summary(predictions):
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def summary(predictions: Sequence[Prediction]) -> list[str]:
@@ -73,8 +72,6 @@ def print_worst(misses: Iterable[tuple[Prediction, str]], console: Console) -> N
         console.print(
             f"  {p.error_ratio:+.0%} {row.model} {row.precision} {RUNTIME_NAMES[row.compiler]} on {row.device}: "
             f"predicted {seconds(p.predicted_s)}, measured {seconds(row.latency_s)}: {why}",
-            highlight=False,
-            markup=False,
         )
 
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.validation import is_simulated, score
-from experiments.picture import pyplot, save
+from experiments.picture import COLOURS, pyplot, save
 from experiments.units import tick
 
 if TYPE_CHECKING:
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from experiments.calibration.validation import Prediction
 
-# Okabe and Ito's colours, as in the frontier's picture.
 _STYLES: Final = {
-    True: ("chip with a simulator", "#0072B2", "o"),
-    False: ("from sibling chips", "#D55E00", "^"),
+    True: ("chip with a simulator", COLOURS[0], "o"),
+    False: ("from sibling chips", COLOURS[1], "^"),
 }
 _NAMED: Final = 4
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 from typing import TYPE_CHECKING, Final
 
 from compilers import CompilerError, Latency, Limits, get_compiler
 from experiments import store
+from experiments.console import open_console
 from experiments.deployment.bundle import TOOLS, Bundled, bundle, copy_files, manifest
 from experiments.deployment.execute import DeployError, Executed, RunError, execute
 from experiments.deployment.measured import total
@@ -57,9 +57,7 @@ def deploy(options: Options) -> int:
         DeployError: the plan cannot be deployed.
         RunError: the device did not run it.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     try:
         plan = read_plan(options.plan)
         whole = read_whole(options.plan, plan)
@@ -116,7 +114,7 @@ def _announce(plan: Plan, bundled: tuple[Bundled, ...], folder: Path, console: C
         for mode in entry.modes:
             state = f"not published: {mode.why_not}" if mode.why_not else "reloads in a fresh process"
             cosine = "" if mode.cosine is None else f", cosine {mode.cosine:.6f}"
-            console.print(f"segment {index} {entry.segment.compiler} {mode.name}: {state}{cosine}", highlight=False)
+            console.print(f"segment {index} {entry.segment.compiler} {mode.name}: {state}{cosine}")
     total_bytes = sum(path.stat().st_size for path in (folder / "payload").rglob("*") if path.is_file())
     console.print(f"wrote {folder} for {plan.device.title}: {size(total_bytes)}, run.sh, device.sh, manifest.json")
 
@@ -145,7 +143,7 @@ def _execute(
     latency = total(done.parts)
     found = interval(seconds(latency.typical_s), seconds(latency.low_s), seconds(latency.high_s))
     told = seen.note if seen.error is None else f"its outputs against the reference: {error_text(row)}"
-    console.print(f"measured on {done.device}: {found}; {told or 'its outputs are wrong'}", highlight=False)
+    console.print(f"measured on {done.device}: {found}; {told or 'its outputs are wrong'}")
     _record(row, options, console)
     if seen.wrong:
         raise RunError(f"{done.device} computes something else than the plan: {seen.wrong}; it is recorded as failed")
@@ -158,7 +156,6 @@ def _record(row: store.Row, options: Options, console: Console) -> None:
         console.print(
             f"added to {run_folder / store.OUTCOMES_FILE}; the same `python -m experiments.pareto` draws it now, in "
             "place of its prediction",
-            highlight=False,
         )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from compilers import Action, CompilerError, Limits, StartError, get_compiler
-from experiments.candidates import variants
+from experiments.console import open_console
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.explain.boundary import crossings
 from experiments.explain.parts import plan_of
@@ -16,7 +15,8 @@ from experiments.explain.report import Explained, print_report, write_report
 from experiments.explain.rules import refused_by
 from experiments.explain.settle import Request, Settled, settle
 from experiments.explain.suggest import suggestions
-from graphs import Calibration, Graph, GraphError, random_inputs
+from experiments.model import calibration_for, variant
+from graphs import Graph, random_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from experiments.explain.rules import Rule
     from experiments.explain.suggest import Suggestion
     from partition import Device, Plan
-
-_CALIBRATION_BATCHES: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,28 +49,26 @@ def explain(graph: Graph, device: Device, options: Options) -> int:
     Raises:
         GraphError: the graph cannot be quantised.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     processor, why_not = _accelerator(device, options.backend)
     if why_not is not None:
         return _no_library(graph, device, options.backend, why_not, console)
     request = _request(graph, device, processor, options)
     try:
-        explained = _explained(request, options, lambda text: console.print(text, style="dim", highlight=False))
+        explained = _explained(request, options, lambda text: console.print(text, style="dim"))
     except StartError as error:
         return _no_library(graph, device, options.backend, error.reason, console)
     print_report(explained, console)
     folder = options.out / "placement" / f"{graph.name}-{options.backend}-{device.name}-{options.precision}"
     write_report(explained, folder)
-    console.print(f"\nwrote placement.csv, placement.json and plans/ to {folder}", highlight=False)
+    console.print(f"\nwrote placement.csv, placement.json and plans/ to {folder}")
     return 0 if explained.settled.artefacts else 1
 
 
 def _request(graph: Graph, device: Device, processor: str, options: Options) -> Request:
     build = options.out / "build"
     return Request(
-        graph=_variant(graph, options.precision, options.seed, build),
+        graph=variant(graph, options.precision, calibration_for(graph, None, options.seed), build),
         device=device,
         processor=processor,
         cpu=next((p.name for p in device.processors if p.kind == "cpu"), "cpu"),
@@ -98,14 +94,6 @@ def _no_library(graph: Graph, device: Device, backend: str, why_not: str, consol
     nodes = len(graph.nodes())
     console.print(f"library missing: none of the {nodes} nodes can be placed by {backend} on {device.name}: {why_not}")
     return 1
-
-
-def _variant(graph: Graph, precision: str, seed: int, build: Path) -> Graph:
-    calibration = Calibration.random(graph, _CALIBRATION_BATCHES, seed)
-    made = variants(graph, (precision,), calibration, build)[precision]
-    if isinstance(made, GraphError):
-        raise made
-    return made
 
 
 def _explained(request: Request, options: Options, tell: Callable[[str], None]) -> Explained:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compilers import Action, CompilerError, get_compiler
 from experiments import store
+from experiments.console import plain_table
 from experiments.explain.boundary import boundary_s, extra_dispatch_s, moved_in, moved_out
 from experiments.plans import write_plan
 from experiments.units import interval, seconds, significant, size
@@ -46,24 +47,20 @@ class Explained:
 
 def print_report(explained: Explained, console: Console) -> None:
     """Print one line per segment and refused node, then what the boundary costs, the proof and the rewrites."""
-    from rich.table import Table
-
     request, settled = explained.request, explained.settled
     console.print(
         f"{request.graph.name} on {request.device.title}, {request.backend} {request.precision}: "
         f"{_count(len(request.graph.nodes()) - len(settled.refused), 'node')} on the {request.processor}, "
         f"{len(settled.refused)} refused",
-        highlight=False,
     )
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("segment", "node", "operator", "unit", "cause", "reason", "in", "out", "time", "suggestion"):
-        table.add_column(heading, overflow="fold")
+    headings = ("segment", "node", "operator", "unit", "cause", "reason", "in", "out", "time", "suggestion")
+    table = plain_table(*headings, overflow="fold")
     for index in range(len(settled.runs)):
         for cells in _lines(explained, index):
             table.add_row(*cells)
     console.print(table)
     for line in _summary(explained):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
 
 
 def write_report(explained: Explained, folder: Path) -> None:

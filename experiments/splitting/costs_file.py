@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers import Action, get_compiler
-from experiments.job import UserError
+from experiments.arguments import UserError
 from partition import activations
 from partition.search import Cost, Place, Problem, ProblemError, Tensor, Transfer
 

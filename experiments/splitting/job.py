@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
 from compilers import CompilerError, Limits, cancel_children
 from experiments import store
-from experiments.arguments import INTERRUPTED
+from experiments.arguments import INTERRUPTED, UserError
+from experiments.console import open_console
 from experiments.environment import environment
 from experiments.evaluator import Context, reference_outputs
-from experiments.job import UserError
 from experiments.splitting import plot, report
 from experiments.splitting.request import Options, Request, check
 from experiments.splitting.search import Found, Rival, find, rivals
@@ -32,9 +31,7 @@ def run(options: Options, argv: list[str]) -> int:
     Raises:
         UserError: the arguments, the model or the output folder cannot be used.
     """
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console = open_console()
     request = check(options)
     backends = dict.fromkeys(place.backend for place in request.places if place.backend)
     about = environment(argv, tuple(backends))
@@ -48,7 +45,7 @@ def run(options: Options, argv: list[str]) -> int:
         console.print("\ninterrupted; what is compiled and verified is kept, the same command resumes", style="bold")
         return INTERRUPTED
     except (Infeasible, TooWide) as error:
-        console.print(str(error) + _way_out(error, request), style="bold", highlight=False, markup=False)
+        console.print(str(error) + _way_out(error, request), style="bold")
         return 1
     except ProblemError as error:
         raise UserError(str(error)) from error
@@ -119,6 +116,6 @@ def _context_of(request: Request) -> Callable[[], Context]:
 
 def _teller(console: Console) -> Callable[[str], None]:
     def tell(text: str) -> None:
-        console.print(text, style="dim", highlight=False, markup=False)
+        console.print(text, style="dim")
 
     return tell

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments.mixing import decibels
-from experiments.picture import pyplot, save
+from experiments.picture import COLOURS, pyplot, save
 from experiments.split_costs import crossing_bytes, members
 from experiments.splitting.report import proof
 from experiments.units import tick
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from experiments.splitting.verify import Verified
     from partition.search import Solution
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers.
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES: Final = ("-", "--", ":", "-.")
 _UNITS: Final = {"latency": "s", "energy": "J", "memory": "B", "period": "s"}
 _NAMES: Final = {
@@ -54,9 +52,9 @@ def draw_frontier(request: Request, found: Found, others: Sequence[Rival], verif
     figure, axis = plt.subplots(figsize=(8.2, 5.6), layout="constrained")
     points = sorted((_value(s, x), _value(s, y)) for s in found.solutions)
     small = len(points) > _MANY_POINTS
-    axis.step(*zip(*_staircase(points), strict=True), where="post", color=_COLOURS[0], lw=1.3, zorder=2)
+    axis.step(*zip(*_staircase(points), strict=True), where="post", color=COLOURS[0], lw=1.3, zorder=2)
     axis.plot(
-        *zip(*points, strict=True), ls="", marker="o", ms=3 if small else 6, color=_COLOURS[0], zorder=3,
+        *zip(*points, strict=True), ls="", marker="o", ms=3 if small else 6, color=COLOURS[0], zorder=3,
         label=f"{request.options.mode} plans found ({_proved(found)})",
     )  # fmt: skip
     _draw_errors(figure, axis, found, x, y, 12 if small else 40)
@@ -127,7 +125,7 @@ def _draw_rivals(
         drawn += [] if outside else [point]
         axis.plot(
             *((), ()) if outside else point, ls="", marker=shapes[number % len(shapes)], ms=7, markerfacecolor="none",
-            color=_COLOURS[1 + number % (len(_COLOURS) - 1)], zorder=4,
+            color=COLOURS[1 + number % (len(COLOURS) - 1)], zorder=4,
             label=f"{rival.name} ({rival.front_gap_ratio:+.1%}{', outside' if outside else ''})",
         )  # fmt: skip
     return drawn
@@ -169,7 +167,7 @@ def draw_cuts(request: Request, found: Found) -> None:
     top.fill_between(np.arange(len(crossing)), crossing, step="mid", color="#bbbbbb", lw=0)
     _scale(top, "y", [float(c) for c in crossing if c], "memory", log=False)
     top.set_ylabel("bytes crossing a cut", fontsize=8)
-    colours = {place: _COLOURS[i % len(_COLOURS)] for i, place in enumerate(request.places)}
+    colours = {place: COLOURS[i % len(COLOURS)] for i, place in enumerate(request.places)}
     for row, (number, solution) in enumerate(shown):
         for piece in solution.segments:
             inside = sorted({position[m] for m in piece.nodes})
@@ -252,7 +250,7 @@ def _draw_positions(axis: Axes, found: Sensitivity, what: Callable[[Any], float]
     values = [float(what(cut)) for cut in found.cuts]
     for number, pair in enumerate(pairs):
         cuts = [cut for cut in found.cuts if (cut.first, cut.second) == pair]
-        colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
+        colour, dash = COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)]
         known = {cut.position: float(what(cut)) for cut in cuts}
         span = range(min(known), max(known) + 1)
         axis.plot(span, [known.get(p, np.nan) for p in span], color=colour, ls=dash, lw=0.8,
@@ -272,7 +270,7 @@ def _draw_positions(axis: Axes, found: Sensitivity, what: Callable[[Any], float]
 def _bars(axis: Axes, values: Sequence[float], unit: str) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    bars = axis.bar(range(len(values)), values, color=_COLOURS[0], width=0.6)
+    bars = axis.bar(range(len(values)), values, color=COLOURS[0], width=0.6)
     axis.bar_label(bars, [tick(v, unit) for v in values], fontsize=7)
     axis.tick_params(labelsize=7)
     axis.margins(y=0.15)

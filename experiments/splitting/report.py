@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from experiments import store
+from experiments.console import plain_table
 from experiments.mixing import decibels
+from experiments.model import about
 from experiments.split_costs import handed_over, is_int8, moved_bytes
 from experiments.table import source_text
 from experiments.units import joules, ratio_db, seconds, significant, size, watts
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from experiments.splitting.request import Request
     from experiments.splitting.search import Found, Rival
@@ -29,24 +32,23 @@ _LONG: Final = 6
 def announce(request: Request, console: Console) -> None:
     """Say what is searched, before it takes its time."""
     graph, problem = request.graph, request.problem
-    macs = "unknown" if graph.macs is None else f"{graph.macs / 1e6:.4g} M"
-    console.print(f"{graph.name}: {len(graph.nodes())} nodes, {graph.parameters / 1e6:.4g} M parameters, {macs} MACs")
+    console.print(about(graph))
     places = ", ".join(map(str, request.places))
     cuts = f"{len(problem.nodes)} nodes to cut between" if problem.members else f"{len(problem.nodes)} operators"
-    console.print(f"{request.device.title}: places {places}; {request.options.mode}; {cuts}", highlight=False)
+    console.print(f"{request.device.title}: places {places}; {request.options.mode}; {cuts}")
     refused = {node: reasons for node, reasons in problem.refusals.items() if reasons}
     if refused:
         node, reasons = next(iter(refused.items()))
         place, why = next(iter(reasons.items()))
         what = "1 node has a refusal:" if len(refused) == 1 else f"{len(refused)} nodes have refusals, for example"
-        console.print(f"{what} {node} on {place}: {why}", highlight=False)
+        console.print(f"{what} {node} on {place}: {why}")
     for note in request.notes:
-        console.print(note, style="yellow", highlight=False, markup=False)
+        console.print(note, style="yellow")
 
 
 def print_found(request: Request, found: Found, console: Console) -> None:
     """Print the proof, then the frontier."""
-    console.print(f"\n{proof(found)}", style="bold", highlight=False)
+    console.print(f"\n{proof(found)}", style="bold")
     table = _table("", "latency", "energy", *_extra_headings(found), "power", "moved", "segments")
     shown = found.solutions[:_SHOWN]
     for number, s in enumerate(shown, 1):
@@ -146,9 +148,9 @@ def print_verified(verified: Sequence[Verified], mode: str, console: Console) ->
         if row.reason:
             console.print(f"  {v.chosen.name} is not drawn: {row.reason}", highlight=False, markup=False)
     for v in (v for v in verified if v.reason is not None):
-        console.print(f"  {v.chosen.name} came to nothing: {v.reason}", highlight=False, markup=False)
+        console.print(f"  {v.chosen.name} came to nothing: {v.reason}")
     for note in dict.fromkeys(n for v in verified if v.row for n in v.row.notes):
-        console.print(f"  {note}", style="dim", highlight=False, markup=False)
+        console.print(f"  {note}", style="dim")
 
 
 def _beside(predicted: float | None, obtained: float | None, write: Callable[[float | None], str]) -> str:
@@ -174,13 +176,11 @@ def print_sensitivity(found: Sensitivity, console: Console) -> None:
         table.add_row(g.name, seconds(g.latency_s), joules(g.energy_j), size(g.moved_bytes), str(g.segments))
     console.print(table)
     for reason in found.left_out:
-        console.print(f"  left out: {reason}", highlight=False, markup=False)
+        console.print(f"  left out: {reason}")
 
 
-def _table(*headings: str) -> Any:  # noqa: ANN401 - rich is imported late
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
+def _table(*headings: str) -> Table:
+    table = plain_table()
     for heading in headings:
         table.add_column(heading, no_wrap=heading not in {"segments", "stitched output", "ran on"})
     return table

@@ -9,10 +9,11 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from compilers import Action, UnknownBackendError, get_compiler
-from experiments import job, store
-from experiments.candidates import known_backends, variants
-from experiments.job import UserError
+from experiments import store
+from experiments.arguments import UserError
+from experiments.candidates import known_backends
 from experiments.mixing import cut_mixed, mixed_problem, part_of
+from experiments.model import calibration_for, load_model, variants
 from experiments.split_costs import (
     CostError,
     cut,
@@ -143,9 +144,8 @@ def check(options: Options) -> Request:
     try:
         device = load_device(options.device)
         backends = known_backends(options.backends)
-        asked = _model_options(options)
-        graph = job.load_model(asked)
-        calibration = job.calibration_for(graph, asked)
+        graph = load_model(options.model, options.bindings, options.seed)
+        calibration = calibration_for(graph, options.calibration, options.seed)
         latencies = load_calibration()
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
@@ -252,23 +252,6 @@ def _constraints(options: Options) -> Constraints:
         error_cap=None if options.min_sqnr is None else 10 ** (-options.min_sqnr / 10),
         period_s=options.period_cap,
         max_segments=options.max_segments,
-    )
-
-
-def _model_options(options: Options) -> job.Options:
-    return job.Options(
-        model=options.model,
-        devices=(options.device,),
-        backends=options.backends,
-        precisions=tuple(options.precisions),
-        splits=0,
-        objectives=("latency", "energy"),
-        out=options.out,
-        seed=options.seed,
-        jobs=1,
-        bindings=options.bindings,
-        calibration=options.calibration,
-        time_limit=options.time_limit,
     )
 
 

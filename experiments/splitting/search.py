@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from compilers import CompilerError
-from experiments.job import UserError
+from experiments.arguments import UserError
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
 from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s, set_bounds
 from experiments.splitting.oracle import CompileOracle, structural_key

@@ -11,15 +11,14 @@ from typing import NoReturn
 import pytest
 
 from compilers import get_compiler
-from experiments.arguments import exit_code
-from experiments.job import UserError
+from experiments.arguments import UserError, exit_code
 
 
 def ending(error: BaseException) -> int:
     def run() -> NoReturn:
         raise error
 
-    return exit_code(run, refused=(UserError, KeyError), failed=ZeroDivisionError)
+    return exit_code(run, refused=(KeyError,), failed=(ZeroDivisionError,))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         return 0
 
-    assert exit_code(run, refused=UserError) == 130
+    assert exit_code(run) == 130
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -57,7 +56,7 @@ def test_a_fault_of_ours_stays_a_traceback() -> None:
 
 
 def test_an_unknown_backend_is_a_sentence_without_quotes_around_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(lambda: bool(get_compiler("corelm")), refused=KeyError) == 2
+    assert exit_code(lambda: bool(get_compiler("corelm")), refused=(KeyError,)) == 2
     assert capsys.readouterr().err.startswith("error: unknown backend 'corelm'; did you mean 'coreml'?")
 
 

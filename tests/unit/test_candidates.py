@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from compilers.coreml.compress import METHODS
-from experiments.candidates import feed_file, variants, whole_graph
+from experiments.candidates import feed_file, whole_graph
+from experiments.model import variant
 from graphs import Calibration, Graph, from_proto, zoo
 from partition import load_device
 
@@ -49,9 +50,7 @@ def test_a_quantised_graph_is_made_once_and_again_when_its_file_is_damaged(tmp_p
     data = Calibration.random(graph, 1)
 
     def quantised() -> Graph:
-        made = variants(graph, ("int8",), data, tmp_path)["int8"]
-        assert isinstance(made, Graph)
-        return made
+        return variant(graph, "int8", data, tmp_path)
 
     first = quantised()
     (file,) = tmp_path.rglob("*.onnx")
