@@ -20,7 +20,6 @@ from compilers import CompilerError, Limits, in_child
 from experiments import store
 from experiments.split_costs import (
     CODED_SHARE,
-    FREE,
     CostError,
     dispatch_cost,
     is_int8,
@@ -29,7 +28,7 @@ from experiments.split_costs import (
     value,
 )
 from graphs import Graph, Mixer, Verdict, extract, load, save
-from partition.search import Cost, Piece, Place, Problem, Space, Transfer, coarsen
+from partition.search import FREE, Cost, Piece, Place, Problem, Space, Transfer, coarsen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compilers import Action, get_compiler
 from experiments.arguments import UserError
+from experiments.split_costs import precision_on
 from partition import activations
 from partition.search import Cost, Place, Problem, ProblemError, Tensor, Transfer
 
@@ -60,9 +61,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _place(device: Device, processor: str, backends: Sequence[str], precision: str) -> Place:
     """Name the backend that could compile for the processor, or none: then its plans cannot be verified here."""
     able = [b for b in backends if get_compiler(b).available(Action.COMPILE, device, processor)]
-    rates = device.processor(processor).macs_per_s
-    lowered = "fp32" if precision == "fp16" and "fp16" not in rates and "fp32" in rates else precision
-    return Place(processor=processor, backend=able[0] if able else "", precision=lowered)
+    rate = precision_on(device.processor(processor), precision)
+    return Place(processor=processor, backend=able[0] if able else "", precision=rate or precision)
 
 
 def _problem(

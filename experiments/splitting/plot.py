@@ -11,9 +11,10 @@ import numpy as np
 
 from experiments.mixing import decibels
 from experiments.picture import COLOURS, pyplot, save
-from experiments.split_costs import crossing_bytes, members
+from experiments.split_costs import members
 from experiments.splitting.report import proof
 from experiments.units import tick
+from partition.search import crossing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,9 +164,9 @@ def draw_cuts(request: Request, found: Found) -> None:
         2, 1, sharex=True, figsize=(9.5, 3.4 + 0.38 * len(shown)), layout="constrained",
         gridspec_kw={"height_ratios": [2.2, 0.6 + 0.38 * len(shown)]},
     )  # fmt: skip
-    crossing = crossing_bytes(problem)
-    top.fill_between(np.arange(len(crossing)), crossing, step="mid", color="#bbbbbb", lw=0)
-    _scale(top, "y", [float(c) for c in crossing if c], "memory", log=False)
+    handed, _ = crossing(problem)
+    top.fill_between(np.arange(len(handed)), handed, step="mid", color="#bbbbbb", lw=0)
+    _scale(top, "y", [float(size) for size in handed if size], "memory", log=False)
     top.set_ylabel("bytes crossing a cut", fontsize=8)
     colours = {place: COLOURS[i % len(COLOURS)] for i, place in enumerate(request.places)}
     for row, (number, solution) in enumerate(shown):

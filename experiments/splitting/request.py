@@ -25,6 +25,7 @@ from experiments.split_costs import (
     with_homes,
 )
 from experiments.splitting.costs_file import read_costs
+from experiments.splitting.proofs import without_proof
 from graphs import Calibration, Graph, GraphError, Mixer, float_form
 from partition import (
     PRECISIONS,
@@ -139,8 +140,8 @@ def check(options: Options) -> Request:
     Raises:
         UserError: they do not; the message is one sentence with the way out.
     """
-    objectives = _objectives(options)
-    _check_combination(options, objectives)
+    objectives, constraints = _objectives(options), _constraints(options)
+    _check_combination(options, constraints, objectives)
     try:
         device = load_device(options.device)
         backends = known_backends(options.backends)
@@ -174,7 +175,7 @@ def check(options: Options) -> Request:
         problem=problem,
         space=SPACES[options.where],
         objectives=objectives,
-        constraints=_constraints(options),
+        constraints=constraints,
         calibration=calibration,
         latencies=latencies,
         folder=folder,
@@ -193,54 +194,13 @@ def _objectives(options: Options) -> tuple[Objective, ...]:
     return tuple(known for name in asked for known in KNOWN_OBJECTIVES if known == name)
 
 
-def _check_combination(options: Options, objectives: tuple[Objective, ...]) -> None:
-    """Refuse what a mode or a way of searching has no proof for, rather than ignore it."""
-    pipelined = options.mode == "pipelined"
-    memory = "memory" in objectives or options.memory_cap is not None
-    error = "error" in objectives or options.min_sqnr is not None
+def _check_combination(options: Options, constraints: Constraints, objectives: tuple[Objective, ...]) -> None:
     unknown = [p for p in options.precisions if p not in PRECISIONS]
-    mixes = len(options.precisions) > 1 and "int8" in options.precisions
-    wrong = {
-        f"unknown precision {(unknown or [''])[0]!r} (known: {', '.join(PRECISIONS)})": bool(unknown),
-        "the error of the outputs is what a mix of int8 and float trades; ask for --precisions int8,fp16": error
-        and not mixes,
-        "the error of the outputs comes with the modelled costs, not with --oracle compile": error
-        and options.oracle == "compile",
-        "peak memory is that of one precision: in a mix, what is alive beside a segment has the form that others gave "
-        "it, which no cost of the segment tells; ask for it with one in --precisions": memory and mixes,
-        "--costs has one cost per processor; give one precision in --precisions": options.costs is not None
-        and len(options.precisions) > 1,
-        "a period is what --mode pipelined has; ask for it there": not pipelined
-        and ("period" in objectives or options.period_cap is not None),
-        "--mode parallel finds the frontier of latency and energy, under --deadline and --pin alone": options.mode
-        == "parallel"
-        and (
-            objectives != ("latency", "energy")
-            or options.min_sqnr is not None
-            or any(x is not None for x in (options.power_cap, options.memory_cap, options.max_segments))
-        ),
-        "--oracle compile is for --mode sequential and pipelined": options.oracle == "compile"
-        and options.mode == "parallel",
-        "--oracle compile takes no --costs: it asks the compilers": options.oracle == "compile"
-        and options.costs is not None,
-        "peak memory needs a cost per segment, which --space units and order have: elsewhere what is alive beside it "
-        "depends on all that ran before": memory and options.where not in {"units", "order"},
-        "--oracle compile needs a cost per segment, which --space units, order and convex have": options.oracle
-        == "compile"
-        and options.where == "layers",
-        "peak memory comes from the model, so not with --oracle compile": memory and options.oracle == "compile",
-        "--gap is for --oracle compile, or for latency and energy without other constraints than --pin": options.gap > 0
-        and options.oracle == "model"
-        and (
-            options.mode != "sequential"
-            or objectives != ("latency", "energy")
-            or _constraints(options) != Constraints()
-        ),
-        "--max-compiles is for --oracle compile": options.max_compiles is not None and options.oracle == "model",
-    }
-    for message, applies in wrong.items():
-        if applies:
-            raise UserError(message)
+    if unknown:
+        raise UserError(f"unknown precision {unknown[0]!r} (known: {', '.join(PRECISIONS)})")
+    reason = without_proof(options, constraints, objectives)
+    if reason is not None:
+        raise UserError(reason)
 
 
 def _constraints(options: Options) -> Constraints:

@@ -13,7 +13,8 @@ import numpy as np
 from compilers import CompilerError
 from experiments.arguments import UserError
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
-from experiments.split_costs import is_int8, lower_bounds, members, peak_memory_table, period_s, set_bounds
+from experiments.split_costs import is_int8, members, period_s
+from experiments.splitting.bounds import lower_bounds, peak_memory_table, set_bounds
 from experiments.splitting.oracle import CompileOracle, structural_key
 from partition.search import (
     Baselines,
@@ -146,21 +147,29 @@ def _noise(request: Request, context: Context) -> tuple[float, ...]:
 
 
 def _with_full_noise(request: Request, context: Context, found: Sequence[Solution]) -> tuple[Solution, ...]:
-    """Give the plans the noise that was measured, without the steps of the search, and keep those within the limit."""
+    """Give the plans the noise that was measured, without the steps of the search, and keep those within the limit.
+
+    Raises:
+        Infeasible: none is; the steps let a plan pass that is above the limit by less than one.
+    """
     problem, noise = request.problem, _noise(request, context)
     of = {members(problem, [node])[0]: one for node, one in zip(problem.nodes, noise, strict=True)}
     cap = request.constraints.error_cap
-    exact = [
-        dataclasses.replace(s, error=sum(of.get(n, 0.0) for p in s.segments if is_int8(p.place) for n in p.nodes))
-        for s in found
-    ]
-    return tuple(s for s in exact if cap is None or s.error is None or s.error <= cap * (1 + ROUNDING))
+    noises = [sum(of.get(n, 0.0) for p in s.segments if is_int8(p.place) for n in p.nodes) for s in found]
+    kept = [(s, error) for s, error in zip(found, noises, strict=True) if cap is None or error <= cap * (1 + ROUNDING)]
+    if cap is not None and not kept:
+        raise Infeasible((_error_conflict(cap, min(noises)),))
+    return tuple(dataclasses.replace(s, error=error) for s, error in kept)
 
 
 def _in_decibels(conflict: Conflict) -> Conflict:
     if conflict.constraint != "error cap":
         return conflict
-    limit, best = decibels(conflict.limit) or 0.0, decibels(conflict.best) or 0.0
+    return _error_conflict(conflict.limit, conflict.best)
+
+
+def _error_conflict(cap: float, least: float) -> Conflict:
+    limit, best = decibels(cap) or 0.0, decibels(least) or 0.0
     sentence = f"--min-sqnr {limit:.4g} dB: the most reachable is {best:.4g} dB, {limit - best:.3g} dB too little"
     return Conflict(constraint="min sqnr", limit=limit, best=best, unit="dB", sentence=sentence)
 

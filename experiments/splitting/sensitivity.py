@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from experiments.split_costs import CutPoint, members, moved_bytes, single_cuts, unit_problem
-from partition.search import Baselines, Frontier, Infeasible, Problem, Space, TooWide, search
+from partition.search import Baselines, Frontier, Infeasible, Problem, Space, TooWide, crossing, search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,13 +68,8 @@ def _borders(request: Request) -> frozenset[int]:
 
 
 def _single_tensor_positions(problem: Problem) -> frozenset[int]:
-    index = {name: number for number, name in enumerate(problem.nodes)}
-    crossing = [0] * (len(problem.nodes) + 1)
-    for t in problem.tensors:
-        if t.producer is not None and t.consumers:
-            for position in range(index[t.producer] + 1, max(index[n] for n in t.consumers) + 1):
-                crossing[position] += 1
-    return frozenset(p for p in range(1, len(problem.nodes)) if crossing[p] == 1)
+    _, count = crossing(problem)
+    return frozenset(position for position, tensors in enumerate(count.tolist()) if tensors == 1)
 
 
 def _granularities(request: Request) -> tuple[list[Granularity], list[str]]:

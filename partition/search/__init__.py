@@ -7,8 +7,9 @@ from partition.search.frontier import Effort, Frontier, frontier, search, search
 from partition.search.intervals import SegmentTable, additive_table, segments
 from partition.search.lazy import LazyFrontier, cover_gaps, lazy_frontier
 from partition.search.parallel import search_parallel
-from partition.search.pieces import coarsen
+from partition.search.pieces import coarsen, crossing
 from partition.search.problem import (
+    FREE,
     Conflict,
     Constraints,
     Cost,
@@ -26,6 +27,7 @@ from partition.search.problem import (
 )
 
 __all__ = [
+    "FREE",
     "Baselines",
     "Conflict",
     "Constraints",
@@ -51,6 +53,7 @@ __all__ = [
     "coarsen",
     "convex_gap",
     "cover_gaps",
+    "crossing",
     "frontier",
     "lazy_convex",
     "lazy_frontier",

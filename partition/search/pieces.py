@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from partition.search.problem import Cost, Piece, ProblemError, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from partition.search.arrays import Floats, Ints
     from partition.search.encode import Encoded
     from partition.search.problem import Place, Problem, Space
 
@@ -107,17 +110,24 @@ def coarsen(problem: Problem, groups: Sequence[Sequence[str]], restriction: Spac
     )
 
 
-def single_tensor_groups(problem: Problem) -> list[list[str]]:
-    """Group the nodes between cuts of their order that exactly one tensor crosses."""
+def crossing(problem: Problem) -> tuple[Floats, Ints]:
+    """Return per position 0..n of the node order the bytes and the number of tensors made before and read after it."""
     index = {name: number for number, name in enumerate(problem.nodes)}
-    crossing = [0] * (len(problem.nodes) + 1)
+    size, count = np.zeros(len(index) + 1), np.zeros(len(index) + 1, np.int64)
     for tensor in problem.tensors:
         if tensor.producer is not None and tensor.consumers:
-            for cut in range(index[tensor.producer] + 1, max(index[name] for name in tensor.consumers) + 1):
-                crossing[cut] += 1
+            reach = slice(index[tensor.producer] + 1, max(index[name] for name in tensor.consumers) + 1)
+            size[reach] += tensor.size_bytes
+            count[reach] += 1
+    return size, count
+
+
+def single_tensor_groups(problem: Problem) -> list[list[str]]:
+    """Group the nodes between cuts of their order that exactly one tensor crosses."""
+    _, count = crossing(problem)
     groups: list[list[str]] = [[]]
     for number, name in enumerate(problem.nodes):
-        if number and crossing[number] == 1:
+        if number and count[number] == 1:
             groups.append([])
         groups[-1].append(name)
     return groups

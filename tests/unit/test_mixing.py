@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -13,10 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from experiments.mixing import cut_mixed, decibels, in_steps, measured_noise, mixed_problem, part_of, with_noise
 from experiments.proposals import propose_splits
 from experiments.split_costs import members, moved_bytes, unit_problem, with_homes
+from experiments.splitting import search as split_search
 from graphs import Calibration, Graph, GraphError, Mixer, extract, float_form, from_proto, quantise, random_inputs
 from graphs.quantisation.runtime import open_session
 from partition import Plan, load_device
-from partition.search import Piece, Place, search
+from partition.search import Constraints, Infeasible, Piece, Place, Solution, search
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -229,6 +231,20 @@ def test_the_error_predicted_adds_up_and_the_search_trades_it(mixer: Mixer, tmp_
     worst = min(e.sqnr_db for e in together.values() if e.sqnr_db is not None)
     predicted = decibels(sum(noise))
     assert predicted == pytest.approx(worst, abs=3)  # dB: noises of one input are not independent
+
+
+def test_plans_that_only_steps_of_noise_let_pass_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise, place = (0.001, 0.003, 1.0), Place(processor="npu", precision="int8")
+    monkeypatch.setattr(split_search, "_noise", lambda *_: noise)
+    assert sum(in_steps(noise)[:2]) < 0.0035 < sum(noise[:2])
+    plan = Solution(segments=(Piece(place=place, nodes=("a", "b")),), latency_s=1.0, energy_j=1.0, space="", error=0.0)
+    problem = SimpleNamespace(nodes=("a", "b", "c"), members={})
+    request: Any = SimpleNamespace(problem=problem, constraints=Constraints(error_cap=0.0045))
+    (kept,) = split_search._with_full_noise(request, None, [plan])  # type: ignore[arg-type]
+    assert kept.error == pytest.approx(0.004)
+    request.constraints = Constraints(error_cap=0.0035)
+    with pytest.raises(Infeasible, match=r"--min-sqnr 24.56 dB: the most reachable is 23.98 dB"):
+        split_search._with_full_noise(request, None, [plan])  # type: ignore[arg-type]
 
 
 def test_the_main_job_offers_a_mix_where_int8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,22 +10,20 @@ from experiments import split_costs
 from experiments.evaluator.roofline import roofline
 from experiments.split_costs import (
     CostError,
-    crossing_bytes,
-    lower_bounds,
     members,
     moved_bytes,
     moves,
     offered_places,
     operator_problem,
-    peak_memory_table,
     period_s,
     single_cuts,
     unit_problem,
 )
+from experiments.splitting.bounds import lower_bounds, peak_memory_table
 from experiments.splitting.oracle import structural_key
 from graphs import Calibration, Graph, extract, from_proto, quantise
 from partition import compile_units, load_device, quantised_units
-from partition.search import Baselines, Piece, Place, Space, coarsen, search, search_parallel, segments
+from partition.search import Baselines, Piece, Place, Space, coarsen, crossing, search, search_parallel, segments
 
 CPU = Place(processor="cpu", backend="ort_cpu", precision="fp32")
 NPU = Place(processor="npu", backend="ort_qnn", precision="fp16")
@@ -135,7 +133,7 @@ def test_a_single_cut_costs_what_the_baselines_say(graph: Graph) -> None:
         assert cut.latency_s == pytest.approx(same.latency_s, abs=2e-8)
         assert cut.energy_j == pytest.approx(same.energy_j, abs=2e-8)
         assert cut.moved_bytes == moved_bytes(problem, same.segments)
-    assert crossing_bytes(problem).tolist() == [0, BYTES, 2 * BYTES, 2 * BYTES, BYTES, 0]
+    assert crossing(problem)[0].tolist() == [0, BYTES, 2 * BYTES, 2 * BYTES, BYTES, 0]
 
 
 def test_a_pin_takes_single_cuts_away(graph: Graph) -> None:
