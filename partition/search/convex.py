@@ -15,11 +15,11 @@ import numpy as np
 from partition.search.encode import Encoded
 from partition.search.frontier import NO_LIMITS, OBJECTIVES, Frontier, search, solve
 from partition.search.infeasible import unplaceable
-from partition.search.lazy import LazyFrontier, cover_gaps, open_points, undercut
+from partition.search.lazy import Candidates, LazyFrontier, cover_gaps, refined
 from partition.search.pieces import piece, pinned
-from partition.search.problem import Infeasible, Space, TooWide
+from partition.search.problem import Space, TooWide
 from partition.search.residency import Residency
-from partition.search.scheme import BASE, scheme_for
+from partition.search.scheme import scheme_for
 from partition.search.states import StateGraph, Step, distinct, join
 
 if TYPE_CHECKING:
@@ -68,39 +68,14 @@ def lazy_convex(
     """Do over all convex cuts what `lazy_frontier` does over those of one order; `bound` is below every cost."""
     problem = pinned(problem, constraints.pinned)
     segments = _segments(problem)
-    low = _rows(problem, segments, bound)
-    names = [(key or _by_name)(place, nodes) for place, nodes in _named(problem, segments)]
-    alike: dict[Hashable, list[int]] = {}
-    for number, name in enumerate(names):
-        alike.setdefault(name, []).append(number)
-    true, known, scale, calls, rounds = np.full_like(low, np.inf), np.zeros(len(low), bool), 1.0, 0, 0
-    fields = [BASE[kind] for kind in BASE if kind in {"latency", "energy", *objectives}]
-    while True:
-        rounds += 1
-        hoped = _solved(problem, segments, np.where(known[:, None], true, low * scale), objectives, constraints)
-        try:
-            real = _solved(problem, segments, true, objectives, constraints)
-        except Infeasible:
-            real = None
-        gap, points = open_points(hoped, real, gap_ratio)
-        wanted = list(dict.fromkeys(names[s] for path in hoped.paths(points) for s in path if not known[s]))
-        room = len(wanted) if max_calls is None else max(max_calls - calls, 0)
-        if not wanted or not room:
-            return LazyFrontier(
-                frontier=real,
-                gap_ratio=gap,
-                oracle_calls=calls,
-                possible_calls=len(alike),
-                rounds=rounds,
-                bound_scale=scale,
-            )
-        for name in wanted[:room]:
-            same = alike[name]
-            answer = oracle(*_name(problem, segments[same[0]]))
-            calls, known[same] = calls + 1, True
-            if answer is not None:
-                true[same] = _row(answer)
-                scale = min(scale, *(undercut(true[s][fields], low[s][fields]) for s in same))
+
+    def solve(rows: Floats) -> Frontier:
+        return _solved(problem, segments, rows, objectives, constraints)
+
+    found = Candidates(
+        low=_rows(problem, segments, bound), named=lambda number: _name(problem, segments[number]), solve=solve
+    )
+    return refined(found, oracle, gap_ratio=gap_ratio, max_calls=max_calls, key=key, objectives=objectives)
 
 
 def convex_gap(bounds: Problem, found: Frontier) -> float:
@@ -165,10 +140,6 @@ class _Sets(Residency):
         return sorted(found, key=lambda mask: (mask.bit_count(), mask))
 
 
-def _by_name(place: Place, nodes: tuple[str, ...]) -> Hashable:
-    return place, nodes
-
-
 def _nodes(problem: Problem, segment: Segment) -> list[int]:
     inside = segment.after & ~segment.before
     return [n for n in range(len(problem.nodes)) if inside >> n & 1]
@@ -176,10 +147,6 @@ def _nodes(problem: Problem, segment: Segment) -> list[int]:
 
 def _name(problem: Problem, segment: Segment) -> tuple[Place, tuple[str, ...]]:
     return problem.places[segment.place], tuple(problem.nodes[n] for n in _nodes(problem, segment))
-
-
-def _named(problem: Problem, segments: list[Segment]) -> Iterator[tuple[Place, tuple[str, ...]]]:
-    return (_name(problem, segment) for segment in segments)
 
 
 def _row(cost: Cost) -> tuple[float, float, float, float]:

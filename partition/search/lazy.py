@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from partition.search.frontier import NO_LIMITS, OBJECTIVES, search_segments
-from partition.search.intervals import SegmentTable, segment_of, segments
+from partition.search.intervals import SegmentTable, segment_of
 from partition.search.problem import Infeasible
 from partition.search.scheme import BASE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from partition.search.arrays import Floats
     from partition.search.frontier import Frontier
     from partition.search.problem import Constraints, Cost, Objective, Place, Problem
 
-Index = tuple[int, int, int]
+    Oracle = Callable[[Place, tuple[str, ...]], Cost | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,49 +46,48 @@ class LazyFrontier:
     bound_scale: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    """The segments of one space, numbered as on the paths of its frontiers.
+
+    `low` has a lower bound of each, infinite where the place refuses it; `named(number)` says what it is, and
+    `solve(rows)` finds the frontier when they cost that.
+    """
+
+    low: Floats
+    named: Callable[[int], tuple[Place, tuple[str, ...]]]
+    solve: Callable[[Floats], Frontier]
+
+
 class _Knowledge:
-    """What the oracle has said, by structural key, and the tables that follow from it."""
+    """What the oracle has said, by structural key, and the costs that follow from it."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        bounds: SegmentTable,
-        oracle: Callable[[Place, tuple[str, ...]], Cost | None],
-        key: Callable[[Place, tuple[str, ...]], Hashable],
-        fields: list[int],
-    ) -> None:
-        self.problem, self.oracle, self.bounds, self.fields = problem, oracle, bounds, fields
-        self.alike: dict[Hashable, list[Index]] = {}
-        self.key_of: dict[Index, Hashable] = {}
-        for index in segments(problem):
-            if np.isfinite(bounds.rows[index][0]):
-                name = key(*self._named(index))
-                self.alike.setdefault(name, []).append(index)
-                self.key_of[index] = name
-        self.true = SegmentTable.empty(problem)
-        self.known = np.zeros(bounds.rows.shape[:3], bool)
-        self.scale = 1.0
-        self.calls = 0
+    def __init__(self, low: Floats, keys: Mapping[int, Hashable], fields: list[int]) -> None:
+        self.low, self.key_of, self.fields = low, keys, fields
+        self.alike: dict[Hashable, list[int]] = {}
+        for number, key in keys.items():
+            self.alike.setdefault(key, []).append(number)
+        self.true, self.known = np.full_like(low, np.inf), np.zeros(len(low), bool)
+        self.scale, self.calls = 1.0, 0
 
-    def _named(self, index: Index) -> tuple[Place, tuple[str, ...]]:
-        start, stop, place = index
-        return self.problem.places[place], self.problem.nodes[start:stop]
+    def note(self, number: int, cost: Cost | None) -> None:
+        """Note the answer for one segment and all that are alike."""
+        same = self.alike[self.key_of[number]]
+        self.calls, self.known[same] = self.calls + 1, True
+        if cost is not None:
+            self.true[same] = cost.latency_s, cost.energy_j, cost.memory_bytes, cost.error
+            which = np.ix_(same, self.fields)
+            self.scale = min(self.scale, undercut(self.true[which], self.low[which]))
 
-    def ask(self, index: Index) -> None:
-        """Ask for one segment and note the answer for all that are alike."""
-        cost = self.oracle(*self._named(index))
-        self.calls += 1
-        for same in self.alike[self.key_of[index]]:
-            self.known[same] = True
-            if cost is not None:
-                self.true.set(same, cost)
-                self.scale = min(
-                    self.scale, undercut(self.true.rows[same][self.fields], self.bounds.rows[same][self.fields])
-                )
-
-    def optimistic(self) -> SegmentTable:
+    def optimistic(self) -> Floats:
         """Return known costs where there are any and scaled bounds elsewhere."""
-        return SegmentTable(np.where(self.known[..., None], self.true.rows, self.bounds.rows * self.scale))
+        scaled = np.multiply(self.low, self.scale, where=np.isfinite(self.low), out=self.low.copy())
+        return np.where(self.known[:, None], self.true, scaled)
+
+    def unknown(self, paths: list[list[int]]) -> list[int]:
+        """List the unknown segments on plans, one of each kind, those on most plans first."""
+        votes = Counter(self.key_of[number] for path in paths for number in path if not self.known[number])
+        return [self.alike[key][0] for key, _ in votes.most_common()]
 
 
 def undercut(true: Floats, bound: Floats) -> float:
@@ -101,7 +100,7 @@ def undercut(true: Floats, bound: Floats) -> float:
 def lazy_frontier(
     problem: Problem,
     bounds: SegmentTable,
-    oracle: Callable[[Place, tuple[str, ...]], Cost | None],
+    oracle: Oracle,
     *,
     gap_ratio: float = 0.0,
     max_calls: int | None = None,
@@ -119,15 +118,44 @@ def lazy_frontier(
     Raises:
         Infeasible: no plan meets the constraints.
     """
+    shape = bounds.rows.shape
+
+    def named(number: int) -> tuple[Place, tuple[str, ...]]:
+        start, stop, place = segment_of(problem, number)
+        return problem.places[place], problem.nodes[start:stop]
+
+    def solve(rows: Floats) -> Frontier:
+        return search_segments(
+            problem, SegmentTable(rows.reshape(shape)), objectives=objectives, constraints=constraints
+        )
+
+    found = Candidates(low=bounds.rows.reshape(-1, shape[-1]), named=named, solve=solve)
+    return refined(found, oracle, gap_ratio=gap_ratio, max_calls=max_calls, key=key, objectives=objectives)
+
+
+def refined(
+    candidates: Candidates,
+    oracle: Oracle,
+    *,
+    gap_ratio: float,
+    max_calls: int | None,
+    key: Callable[[Place, tuple[str, ...]], Hashable] | None,
+    objectives: tuple[Objective, ...],
+) -> LazyFrontier:
+    """Find the frontier of the candidates with few oracle calls; arguments as of `lazy_frontier`.
+
+    Raises:
+        Infeasible: no plan meets the constraints.
+    """
     fields = [BASE[kind] for kind in BASE if kind in {"latency", "energy", *objectives}]
-    known = _Knowledge(problem, bounds, oracle, key or (lambda place, nodes: (place, nodes)), fields)
+    taken = np.flatnonzero(np.isfinite(candidates.low[:, 0])).tolist()
+    known = _Knowledge(candidates.low, {n: (key or _by_name)(*candidates.named(n)) for n in taken}, fields)
     rounds = 0
     while True:
         rounds += 1
-        hoped = search_segments(problem, known.optimistic(), objectives=objectives, constraints=constraints)
-        real = _real(problem, known, objectives, constraints)
+        hoped, real = candidates.solve(known.optimistic()), _real(candidates, known)
         gap, points = open_points(hoped, real, gap_ratio)
-        wanted = _unknown(hoped, known, points)
+        wanted = known.unknown(hoped.paths(points))
         room = len(wanted) if max_calls is None else max(max_calls - known.calls, 0)
         if not wanted or not room:
             return LazyFrontier(
@@ -138,16 +166,18 @@ def lazy_frontier(
                 rounds=rounds,
                 bound_scale=known.scale,
             )
-        for index in wanted[:room]:
-            known.ask(index)
+        for number in wanted[:room]:
+            known.note(number, oracle(*candidates.named(number)))
 
 
-def _real(
-    problem: Problem, known: _Knowledge, objectives: tuple[Objective, ...], constraints: Constraints
-) -> Frontier | None:
+def _by_name(place: Place, nodes: tuple[str, ...]) -> Hashable:
+    return place, nodes
+
+
+def _real(candidates: Candidates, known: _Knowledge) -> Frontier | None:
     """Return the frontier of the plans whose segments are all known, None while there is none."""
     try:
-        return search_segments(problem, known.true, objectives=objectives, constraints=constraints)
+        return candidates.solve(known.true)
     except Infeasible:
         return None
 
@@ -183,14 +213,3 @@ def _spread(costs: Floats, allowed: float) -> list[int]:
             open_ &= cover_gaps(costs[index : index + 1], costs) > allowed / 2
             open_[index] = False
     return chosen
-
-
-def _unknown(hoped: Frontier, known: _Knowledge, points: list[int]) -> list[Index]:
-    """List the unknown segments on the plans of `points`, one of each kind, those on most plans first."""
-    votes: Counter[Hashable] = Counter()
-    for path in hoped.paths(points):
-        for what in path:
-            index = segment_of(known.problem, what)
-            if not known.known[index]:
-                votes[known.key_of[index]] += 1
-    return [known.alike[name][0] for name, _ in votes.most_common()]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from partition.search import (
+    FREE,
     Baselines,
     Constraints,
     Cost,
@@ -267,6 +268,15 @@ def test_a_bound_that_proves_too_high_is_lowered_and_reported() -> None:
     assert lazy.bound_scale == pytest.approx(0.5)
     assert lazy.frontier is not None
     assert lazy.frontier.costs[0] == pytest.approx([2 * MS, 4 * MS])
+
+
+def test_a_bound_of_something_that_costs_nothing_is_lowered_to_nothing() -> None:
+    problem = chain(3, refusals={"n1": {GPU: "no"}})
+    assert np.isinf(additive_table(problem).rows).any(), "what a place refuses stays refused at any scale"
+    lazy = lazy_frontier(problem, additive_table(problem), lambda *_: FREE)
+    assert lazy.bound_scale == 0
+    assert lazy.frontier is not None
+    assert lazy.frontier.costs.tolist() == [[0.0, 0.0]]
 
 
 def test_a_call_limit_gives_the_gap_proved_so_far() -> None:
