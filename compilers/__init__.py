@@ -11,6 +11,7 @@ from compilers.artefact import (
     tree_size_bytes,
     write_artefact,
 )
+from compilers.machine import cpu_model
 from compilers.ort_session import reference_session
 from compilers.profile import KernelTime
 from compilers.registry import UnknownBackendError, compiler_names, get_compiler
@@ -39,6 +40,7 @@ __all__ = [
     "cancel_children",
     "compile_segment",
     "compiler_names",
+    "cpu_model",
     "get_compiler",
     "in_child",
     "longest_chain",

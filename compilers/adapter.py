@@ -12,6 +12,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
+from compilers.machine import cpu
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
@@ -152,6 +154,13 @@ class Compiler(abc.ABC):
     @abc.abstractmethod
     def version(self) -> str:
         """Return package versions and a hash of the vendor's library; part of every cache key."""
+
+    def machine(self, device: Device, processor: str) -> str:  # noqa: ARG002
+        """Tell which processor of this machine stands for the device's, "" where none does; part of every cache key.
+
+        Code is made for it, and it is timed: what another machine, or another GPU of this one, left is not its own.
+        """
+        return cpu() if device.os == "host" else ""
 
     def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
         """List the ways to compile that a sweep should try; the first is the plain one, without options."""

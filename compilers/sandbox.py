@@ -89,9 +89,11 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
 
 
 def artefact_dir(segment: Segment, root: Path) -> Path:
-    """Name the folder of a segment's artefact: by content, device file, vendor versions and our adapters' code."""
+    """Name the folder of a segment's artefact: by content, device file, versions, machine and our adapters' code."""
     figures = dataclasses.replace(segment.device, sources={}, thermal=None)  # neither is compiled for
-    key = f"{segment.digest}:{figures}:{get_compiler(segment.compiler).version()}:{_adapters_hash()}"
+    compiler = get_compiler(segment.compiler)
+    made_by = f"{compiler.version()}:{compiler.machine(segment.device, segment.processor)}:{_adapters_hash()}"
+    key = f"{segment.digest}:{figures}:{made_by}"
     digest12 = hashlib.sha256(key.encode()).hexdigest()[:12]
     model = f"{_file_safe(segment.graph.name)}-{segment.graph.digest[:12]}"
     return root / model / f"{digest12}-{segment.compiler}-{_file_safe(segment.device.name)}-{segment.precision}"

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compilers import get_compiler
+from compilers import cpu_model, get_compiler
+from experiments.evaluator import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,9 @@ def environment(argv: list[str], backends: Sequence[str]) -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
+        **settings(),
         "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
         "git_commit": _git_commit(),
         "versions": {name: _version(name) for name in _DISTRIBUTIONS},
@@ -50,14 +52,6 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
 
 
 def _git_commit() -> str | None:

@@ -14,7 +14,7 @@ from experiments.evaluator.noise import NoiseError, Ratio, drift_ratio, ratio_of
 from experiments.units import joules, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _HARDWARE: Final = ("cpu", "cores")
@@ -93,6 +93,8 @@ def compare_folders(baseline: Path, current: Path, limits: Limits, *, force: boo
         raise GateError(f"the runs are of different models: {', '.join(sorted(models))}")
     measured = any(row.latency_source == "measured" for row in before.values())
     notes = _surroundings(baseline, current, force=force, matters=measured)
+    if not force:
+        _see_same_processors(before, after)
     comparisons = [c for name, row in before.items() for c in _compare(name, row, after.get(name), limits, seed)]
     comparisons += [
         Comparison(
@@ -134,10 +136,25 @@ def _surroundings(baseline: Path, current: Path, *, force: bool, matters: bool) 
     notes = []
     if force and matters:
         notes.append("compared with --force: the hardware may differ, so measured ratios may mean nothing")
+    for key in ("usable_cores", "governor"):
+        old, new = (before or {}).get(key), (after or {}).get(key)
+        notes += [f"{key} {old} -> {new}"] if old != new else []
     for part in ("versions", "compilers"):
         old, new = (before or {}).get(part) or {}, (after or {}).get(part) or {}
         notes += [f"{k} {old.get(k)} -> {new.get(k)}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
     return tuple(notes)
+
+
+def _see_same_processors(before: Mapping[str, store.Row], after: Mapping[str, store.Row]) -> None:
+    """Refuse a candidate that another GPU, or one with another driver, measured: the CPU's name does not tell."""
+    for name in before.keys() & after.keys():
+        rows = before[name], after[name]
+        was, now = (row.runs_on for row in rows)
+        if was != now and {row.latency_source for row in rows} == {"measured"}:
+            raise GateError(
+                f"{name} was measured on {was}, in the current run on {now}; measure a baseline there, or compare "
+                "with --force"
+            )
 
 
 def _environment(folder: Path) -> dict[str, Any] | None:

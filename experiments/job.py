@@ -8,7 +8,7 @@ import json
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from compilers import Artefact, CompilerError, Limits, UnknownBackendError, cancel_children, get_compiler
+from compilers import Artefact, CompilerError, Limits, UnknownBackendError, cancel_children
 from experiments import store
 from experiments.arguments import INTERRUPTED, UserError
 from experiments.candidates import (
@@ -29,6 +29,7 @@ from experiments.evaluator import (
     Failure,
     Meter,
     compile_plan,
+    depends_on,
     evaluate,
     find_meter,
     is_measured,
@@ -363,13 +364,11 @@ def _as_completed(futures: Mapping[Future[Any], Candidate], progress: Progress) 
 
 
 def _key(candidate: Candidate, request: _Request, options: Options) -> str:
-    """Name what a row depends on: plan, device files, vendor versions, inputs, meters and the way of measuring."""
+    """Name what a row depends on: plan, devices, compilers, machine, inputs, meters and the way of measuring."""
     plan, latencies = candidate.plan, request.latencies.rows_hash
-    versions = [get_compiler(s.compiler).version() for s in plan.segments]
     meters = [meter.title for meter in request.meters.values() if isinstance(meter, Meter)]
     measuring = [meters, options.processes] if is_measured(plan) else []
-    devices = [repr(s.device) for s in plan.segments]
-    parts = [plan.digest, devices, versions, request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
+    parts = [*depends_on(plan), request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
     return _hash(parts)[:24]
 
 

@@ -37,6 +37,7 @@ from compilers.adapter import (
 )
 from compilers.coreml import latency, mac
 from compilers.coreml.work import Work, count_work
+from compilers.machine import cpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,6 +73,10 @@ class CoreMLCompiler(Compiler):
     def is_timed(self, device: Device, processor: str) -> bool:
         """Tell whether the device is the Mac that this runs on."""
         return mac.is_this_mac(device, processor)
+
+    def machine(self, device: Device, processor: str) -> str:
+        """Return this Mac's CPU, which names its chip, where the device is such a Mac."""
+        return cpu() if self.is_timed(device, processor) else ""
 
     def version(self) -> str:
         """Return the versions of coremltools and ONNX Runtime, with a hash of coremltools' libraries and ours."""

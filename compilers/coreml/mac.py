@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -19,6 +18,7 @@ from compilers.adapter import CompilerError, Session
 from compilers.artefact import Placement
 from compilers.coreml.session import from_carrier, to_carrier
 from compilers.coreml.vendor import coremltools
+from compilers.machine import cpu_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,9 +44,7 @@ def is_this_mac(device: Device, processor: str) -> bool:
     """Tell whether the device is a Mac with this machine's chip (`ids.coreml.chip`, such as "m4")."""
     if sys.platform != "darwin" or device.os != "macos":
         return False
-    brand = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False)
-    chip = device.processor(processor).ids.get("coreml", {}).get("chip", "")
-    return chip_of(brand.stdout) == chip
+    return chip_of(cpu_model()) == device.processor(processor).ids.get("coreml", {}).get("chip", "")
 
 
 def chip_of(brand: str) -> str:

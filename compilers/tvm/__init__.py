@@ -30,6 +30,7 @@ Only this file is imported without TVM; the others of the folder import it, so m
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -78,6 +79,7 @@ _TOLERANCES_GPU: Final = {"fp16": 0.05}
 _OPENCL: Final = "opencl"  # the fact that the kernels run here, with the names of inputs and outputs
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
 _SWEPT_TRIALS: Final = "16"
+_ANSWER_S: Final = 60.0
 
 
 class TvmCompiler(Compiler):
@@ -111,6 +113,12 @@ class TvmCompiler(Compiler):
         libraries = sorted(path for folder in folders for name in names for path in folder.glob(name))
         versions = f"{distribution_version('apache-tvm')}-ffi-{distribution_version('apache-tvm-ffi')}"
         return f"apache-tvm-{versions}+{library_hash(*libraries)}"
+
+    def machine(self, device: Device, processor: str) -> str:
+        """Name this machine's CPU, or the OpenCL device that answers with its driver."""
+        if device.os == "host" and _is_gpu(device, processor):
+            return _opencl_device()
+        return super().machine(device, processor)
 
     def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
         """List the plain way, and for this machine's CPU one with MetaSchedule, which takes minutes."""
@@ -313,6 +321,18 @@ def _no_target(device: Device, processor: str) -> str | None:
 
 def _is_gpu(device: Device, processor: str) -> bool:
     return device.processor(processor).ids.get("tvm", {}).get("kind") in _GPU_KINDS
+
+
+@functools.cache
+def _opencl_device() -> str:
+    """Ask OpenCL in a process of its own, because it is the driver that answers."""
+    from compilers.sandbox import Limits, in_child
+    from compilers.tvm import opencl
+
+    try:
+        return in_child(opencl.answering, limits=Limits(time_s=_ANSWER_S))
+    except CompilerError as error:
+        return f"none: {error.reason}"
 
 
 def _no_opencl(action: Action, device: Device, processor: str) -> str | None:

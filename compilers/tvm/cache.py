@@ -39,7 +39,7 @@ class Decision:
 
 
 class TileCache:
-    """Decisions by structure, below one folder for each (TVM build, CPU, threads, sweep)."""
+    """Decisions by structure, below one folder for each (TVM build, code, machine, threads, sweep)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

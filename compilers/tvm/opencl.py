@@ -44,6 +44,15 @@ def why_not() -> str | None:
     return missing_package("pyopencl", "edgefrontier[opencl]")
 
 
+def answering() -> str:
+    """Return the device that answers, with its driver.
+
+    Raises:
+        StartError: none does.
+    """
+    return str(Machine().found)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
     """The OpenCL device that answers; `kind` is what it says it is: "gpu", "cpu" or "accelerator"."""

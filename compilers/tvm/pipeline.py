@@ -9,6 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers.adapter import CompilerError
+from compilers.machine import cpu
 from compilers.tvm import foreign, frontend, library
 from compilers.tvm.cache import Decision, TileCache
 from compilers.tvm.dot import dot_of
@@ -60,7 +61,7 @@ def build(segment: Segment, version: str, *, threads: int, candidates: int, tria
     module, functions = frontend.fused(imported, target)
     calls = frontend.count_calls(module)
     candidates = max(candidates, min(trials, _WIDE))
-    names = (version, cpu_of(target), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
+    names = (version, cpu_of(target), cpu(), f"t{threads}", f"sweep{candidates}", f"r{_SCHEDULE}")
     sweep = Sweep(target=target, threads=threads, candidates=candidates, cache=TileCache.for_build(*names))
     asked = _asked(segment, module, functions, target)
     free = {name: func for name, func in functions.items() if name not in asked}
@@ -136,7 +137,7 @@ def _chosen(
     if address is not None:
         from compilers.tvm import there
 
-        names = (version, cpu_of(target), f"rpc-{address.key}", f"t{threads}", f"r{_SCHEDULE}")
+        names = (version, cpu_of(target), str(address), f"t{threads}", f"r{_SCHEDULE}")
         try:
             found = there.decide(functions, target, address, TileCache.for_build(*names), threads=threads)
         except CompilerError as error:

@@ -5,11 +5,13 @@ from experiments.evaluator.evaluate import (
     NOT_METERED,
     Context,
     compile_plan,
+    depends_on,
     estimate_segment,
     evaluate,
     handovers,
     is_measured,
     model_energy,
+    settings,
 )
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.evaluator.measure import Samples, measure
@@ -27,6 +29,7 @@ __all__ = [
     "Samples",
     "add_energies",
     "compile_plan",
+    "depends_on",
     "estimate_segment",
     "evaluate",
     "find_meter",
@@ -35,4 +38,5 @@ __all__ = [
     "measure",
     "model_energy",
     "reference_outputs",
+    "settings",
 ]

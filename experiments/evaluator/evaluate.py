@@ -7,6 +7,7 @@ the processor it is for is measured, what the vendor's compiler simulates is rea
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Final
 
 from compilers import (
@@ -25,6 +26,7 @@ from compilers import (
 from experiments.evaluator.calibrated import calibrated, is_covered, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
+from experiments.evaluator.power.sysfs import governor
 from experiments.evaluator.roofline import boundary_bytes, roofline
 from experiments.evaluator.run import Run, fresh_median, run_artefact
 from experiments.evaluator.values import Evaluation, Failure, Misplacement
@@ -93,6 +95,20 @@ class _FailedError(Exception):
 def is_measured(plan: Plan) -> bool:
     """Tell whether a part of the plan is for this machine or one that answers, so that the clock needs it to itself."""
     return any(get_compiler(s.compiler).is_timed(s.device, s.processor) for s in plan.segments)
+
+
+def settings() -> dict[str, object]:
+    """Tell what of this machine may change between two runs, and the times with it."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"usable_cores": usable, "governor": governor()}
+
+
+def depends_on(plan: Plan) -> list[object]:
+    """List what a plan's costs depend on, JSON-ready: devices' figures, compilers, and this machine where it is one."""
+    asked = [(get_compiler(s.compiler), s) for s in plan.segments]
+    machines = [compiler.machine(s.device, s.processor) for compiler, s in asked]
+    here = [machines, settings()] if any(machines) else []
+    return [plan.digest, [repr(s.device) for _, s in asked], [compiler.version() for compiler, _ in asked], here]
 
 
 def compile_plan(plan: Plan, context: Context) -> tuple[Artefact, ...] | Failure:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from compilers import Action, get_compiler
 from experiments import store
-from experiments.evaluator import Context, Failure, compile_plan, evaluate, handovers
+from experiments.evaluator import Context, Failure, compile_plan, depends_on, evaluate, handovers
 from experiments.split_costs import handed_over, moved_bytes, plan_of, value
 from partition.search import Constraints
 
@@ -140,9 +140,8 @@ def _evaluated(request: Request, plan: Plan, key: str, one: Chosen, context: Con
 
 
 def _key(request: Request, plan: Plan) -> str:
-    """Name what a row depends on: plan, vendor versions, inputs and the way of evaluating."""
-    versions = [get_compiler(s.compiler).version() for s in plan.segments]
-    parts = [plan.digest, versions, request.calibration.digest, request.latencies.rows_hash, request.options.seed]
+    """Name what a row depends on: plan, devices, compilers, machine, inputs and the way of evaluating."""
+    parts = [*depends_on(plan), request.calibration.digest, request.latencies.rows_hash, request.options.seed]
     return hashlib.sha256(json.dumps([*parts, "splits", _PROTOCOL]).encode()).hexdigest()[:24]
 
 

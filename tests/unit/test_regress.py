@@ -180,13 +180,25 @@ def test_other_hardware_is_refused_unless_forced(tmp_path: Path, capsys: pytest.
     assert "no environment.json" in capsys.readouterr().err
 
 
+def test_another_gpu_is_refused_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [measured(noisy(1e-3, 0), runs_on=f"a GPU (OpenCL, driver {n})") for n in (1, 2)]
+    before, current = (folder(tmp_path / name, row) for name, row in zip("ab", rows, strict=True))
+    assert main([before, current]) == 2
+    assert "measured on a GPU (OpenCL, driver 1), in the current run on a GPU" in capsys.readouterr().err
+    assert main([before, current, "--force"]) == 0
+
+
 def test_changed_versions_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = folder(tmp_path / "a", measured(noisy(1e-3, 0)))
     current = folder(
-        tmp_path / "b", measured(noisy(1e-3, 1)), environment={**HOST, "versions": {"onnxruntime": "1.33"}}
+        tmp_path / "b",
+        measured(noisy(1e-3, 1)),
+        environment={**HOST, "versions": {"onnxruntime": "1.33"}, "governor": "powersave"},
     )
     assert main([before, current]) == 0
-    assert "- onnxruntime 1.32 -> 1.33" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "- onnxruntime 1.32 -> 1.33" in told
+    assert "- governor None -> powersave" in told
 
 
 def test_wrong_input_is_told_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,14 @@ def _sys() -> Path:
     return Path(os.environ.get("EDGEFRONTIER_SYS", "/sys"))
 
 
+def governor() -> str | None:
+    """Return what decides the clock of the first CPU ("performance", "powersave"), None where nobody tells."""
+    try:
+        return (_sys() / "devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
 class Rapl(Sensor):
     """Intel's and AMD's running average power limit: energy of package, cores and DRAM, in uJ, wrapping."""
 
