@@ -185,6 +185,10 @@ class Compiler(abc.ABC):
             CompilerError: the backend refused or failed.
         """
 
+    def is_outdated(self, artefact: Artefact) -> bool:  # noqa: ARG002
+        """Tell whether what made an artefact provisional is gone, so that it is to be compiled again."""
+        return False
+
     @final
     def made(
         self,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ARTEFACT_FILE: Final = "artefact.json"
+PROVISIONAL: Final = "provisional"
 _SIZES: Final = "file_sizes_bytes"
 
 
@@ -101,6 +102,11 @@ class Artefact:
     def main_file(self) -> Path:
         """The file that a runtime loads."""
         return self.directory / self.files[0]
+
+    @property
+    def provisional(self) -> str:
+        """Why a later compile may come to something better (a device that did not answer), "" where none may."""
+        return self.fact(PROVISIONAL)
 
     def fact(self, key: str, default: str = "") -> str:
         """Return what the compiler noted under `key`."""

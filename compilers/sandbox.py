@@ -55,7 +55,7 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
     """
     directory = artefact_dir(segment, root.resolve())  # the child works in another folder
     artefact = read_artefact(directory)
-    if artefact is not None:
+    if artefact is not None and not (artefact.provisional and get_compiler(segment.compiler).is_outdated(artefact)):
         return artefact
     if segment.tiles and not get_compiler(segment.compiler).takes_tiles:
         raise CompilerError(
@@ -66,7 +66,7 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
     from graphs import save  # brings onnx, which a cached compile does not need
 
     _raise_earlier_refusal(directory)
-    with _scratch_beside(directory) as scratch:
+    with _scratch_beside(directory, instead_of=artefact) as scratch:
         save(segment.graph, scratch / "segment.onnx")
         (scratch / "request.json").write_text(json.dumps(segment.key(), indent=1), encoding="utf-8")
         try:
@@ -234,27 +234,30 @@ def _raise_earlier_refusal(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _scratch_beside(directory: Path) -> Iterator[Path]:
-    """Give a scratch folder that takes the place of `directory`, so that no reader sees it half-made."""
+def _scratch_beside(directory: Path, *, instead_of: Artefact | None) -> Iterator[Path]:
+    """Give a scratch folder that takes the place of `directory`, so that no reader sees it half-made.
+
+    An outdated artefact stays where it is until there is a better one.
+    """
     directory.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=directory.parent))
     try:
         yield scratch
     except CompilerError:
-        _take_place(scratch, directory)
+        _take_place(scratch, directory, instead_of=None)
         raise
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    _take_place(scratch, directory)
+    _take_place(scratch, directory, instead_of=instead_of)
 
 
-def _take_place(scratch: Path, directory: Path) -> None:
+def _take_place(scratch: Path, directory: Path, *, instead_of: Artefact | None) -> None:
     """Rename `scratch` to `directory`, unless another run published the same content first and may be reading it."""
     scratch.chmod(0o755)
     aside = scratch.with_suffix(".old")
     with contextlib.suppress(OSError):
-        if read_artefact(directory) is None:
+        if read_artefact(directory) == instead_of:
             with contextlib.suppress(FileNotFoundError):
                 directory.rename(aside)
             scratch.rename(directory)

@@ -23,7 +23,6 @@ from experiments.compatibility import known_bad
 from experiments.console import Progress, open_console
 from experiments.environment import environment
 from experiments.evaluator import (
-    NOT_METERED,
     Context,
     Evaluation,
     Failure,
@@ -249,7 +248,7 @@ def _outcomes(
     todo = []
     for candidate, key in zip(candidates, keys, strict=True):
         row = known.get(key)
-        if row is not None and not _may_differ_next_time(row):
+        if row is not None and not store.may_differ_next_time(row):
             yield row
         else:
             todo.append((candidate, key))
@@ -261,7 +260,11 @@ def _outcomes(
         )
     if todo:
         context = _context(request, options, limits)
-        yield from _evaluate_all(todo, context, request, options.jobs, console)
+        for row in _evaluate_all(todo, context, request, options.jobs, console):
+            kept = store.better(row, known.get(row.key))
+            if kept is row:
+                store.append_row(request.folder, row)
+            yield kept
 
 
 def _variants(request: _Request, build: Path, console: Console) -> dict[str, Graph]:
@@ -304,11 +307,10 @@ def _evaluate_all(
         with progress.busy(f"running {candidate.title}"):
             return evaluate(candidate.plan, artefacts, context)
 
-    def stored(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
+    def as_row(candidate: Candidate, outcome: Evaluation | Failure) -> store.Row:
         row = store.row(candidate.plan, keys[candidate.plan.digest], request.graph.name, candidate.cuts, outcome)
         if row.status in {"ok", "uncalibrated"}:
             write_plan(candidate.plan, request.folder, request.graph)  # what `experiments.deploy` takes
-        store.append_row(request.folder, row)
         return row
 
     with Progress(len(todo), context.limits.time_s, console) as progress, ThreadPoolExecutor(jobs) as pool:
@@ -319,12 +321,12 @@ def _evaluate_all(
                 measured.append((candidate, outcome))
                 continue
             progress.done(candidate.title, _state(outcome))
-            yield stored(candidate, outcome)
+            yield as_row(candidate, outcome)
         for candidate, artefacts in measured:
             with progress.busy(f"measuring {candidate.title}"):
                 result = evaluate(candidate.plan, artefacts, context)
             progress.done(candidate.title, _state(result))
-            yield stored(candidate, result)
+            yield as_row(candidate, result)
 
 
 def _state(outcome: Evaluation | Failure) -> str:
@@ -370,11 +372,6 @@ def _key(candidate: Candidate, request: _Request, options: Options) -> str:
     measuring = [meters, options.processes] if is_measured(plan) else []
     parts = [*depends_on(plan), request.calibration.digest, latencies, options.seed, measuring, _PROTOCOL]
     return _hash(parts)[:24]
-
-
-def _may_differ_next_time(row: store.Row) -> bool:
-    """Tell what a rerun may get past (a crash, a limit, a meter that failed) from a refusal, which it cannot."""
-    return row.passing or any(note.startswith(NOT_METERED) for note in row.notes)
 
 
 def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) -> int:

@@ -12,7 +12,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.evaluator import Evaluation, Failure
+from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -209,6 +209,16 @@ def read_rows(folder: Path) -> dict[str, Row]:
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
             rows[fields["key"]] = Row(**fields)
     return rows
+
+
+def may_differ_next_time(row: Row) -> bool:
+    """Tell what a rerun may get past (a crash, a limit, a meter or device without answer) from what it cannot."""
+    return row.passing or any(note.startswith((NOT_METERED, PROVISIONAL)) for note in row.notes)
+
+
+def better(new: Row, known: Row | None) -> Row:
+    """Return the new row; or the known one, where the new one failed of what passes and the known one did not."""
+    return known if new.passing and known is not None and known.status != "failed" else new
 
 
 def deployed_key(plan: Plan, device: str) -> str:

@@ -246,6 +246,17 @@ class TvmCompiler(Compiler):
             )
         return session
 
+    def is_outdated(self, artefact: Artefact) -> bool:
+        """Tell whether the device that should have timed the tiles answers now."""
+        from compilers.sandbox import Limits, in_child
+        from compilers.tvm import there
+
+        try:
+            in_child(there.see_answer, Address(**json.loads(artefact.fact("rpc"))), limits=Limits(time_s=_ANSWER_S))
+        except CompilerError:
+            return False
+        return True
+
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the modelled latency of a GPU's artefact: its kernels' static facts, scaled by the device's fit."""
         from compilers.tvm.gpu_code import estimate

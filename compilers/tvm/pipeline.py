@@ -9,6 +9,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers.adapter import CompilerError
+from compilers.artefact import PROVISIONAL
 from compilers.machine import cpu
 from compilers.tvm import foreign, frontend, library
 from compilers.tvm.cache import Decision, TileCache
@@ -99,7 +100,7 @@ def build_elsewhere(segment: Segment, version: str, *, threads: int) -> Built:
     module, functions = frontend.fused(imported, target)
     asked = _asked(segment, module, functions, target)
     free = {name: func for name, func in functions.items() if name not in asked}
-    chosen, how = _chosen(free, target, segment.device.address, version, threads)
+    chosen, chosen_facts = _chosen(free, target, segment.device.address, version, threads)
     decisions = chosen | asked
     tuned = _as_decided(functions, decisions, threads)
     # The target's own dot-product instructions are in the schedules; the check then lays the model out anew.
@@ -118,7 +119,7 @@ def build_elsewhere(segment: Segment, version: str, *, threads: int) -> Built:
         facts=(
             ("mcpu", cpu_of(target)),
             ("mtriple", triple),
-            ("schedules", how),
+            *chosen_facts,
             ("checked", f"on this machine's code generator, with {'the same' if alike else 'other'} schedules"),
         ),
     )
@@ -130,10 +131,10 @@ def _chosen(
     address: Address | None,
     version: str,
     threads: int,
-) -> tuple[dict[str, Decision], str]:
-    """Decide by times on the device where one answers, else by the model; and say how."""
+) -> tuple[dict[str, Decision], tuple[tuple[str, str], ...]]:
+    """Decide by times on the device where one answers, else by the model until it does; and say how in facts."""
     registers = registers_of(target)
-    how = f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits"
+    facts = [("schedules", f"not measured: the model's first for {registers.count} x {registers.lanes * 32} bits")]
     if address is not None:
         from compilers.tvm import there
 
@@ -141,11 +142,12 @@ def _chosen(
         try:
             found = there.decide(functions, target, address, TileCache.for_build(*names), threads=threads)
         except CompilerError as error:
-            how = f"{how}; {error}"
+            facts += [(PROVISIONAL, f"tiles were not timed on the device: {error}")]
         else:
             timed = sum(decision.time_s is not None for decision in found.values())
-            return found, f"the faster of two, measured on {address}, for {timed} of {len(found)} functions"
-    return foreign.decide(functions, target, threads=threads), how
+            how = f"the faster of two, measured on {address}, for {timed} of {len(found)} functions"
+            return found, (("schedules", how),)
+    return foreign.decide(functions, target, threads=threads), tuple(facts)
 
 
 def _asked(segment: Segment, module: Any, functions: Mapping[str, Any], target: Any) -> dict[str, Decision]:  # noqa: ANN401

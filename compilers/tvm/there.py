@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compilers.adapter import CompilerError
 from compilers.tvm import foreign
-from compilers.tvm.remote import kernel_times_s
+from compilers.tvm.remote import connect, kernel_times_s
 from compilers.tvm.schedule import schedule
 from compilers.tvm.sweep import arguments_of, build_modules, structure_key
 
@@ -52,6 +52,15 @@ def decide(
         except OSError as error:
             raise CompilerError(f"the tile cache cannot be written: {error}") from error
     return {name: known[key] for name, key in keys.items()}
+
+
+def see_answer(address: Address) -> None:
+    """See that a device would time functions now.
+
+    Raises:
+        CompilerError: it does not answer.
+    """
+    connect(address)
 
 
 def _measured(

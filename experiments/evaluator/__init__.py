@@ -3,6 +3,7 @@
 from experiments.evaluator.energy import Energy, add_energies
 from experiments.evaluator.evaluate import (
     NOT_METERED,
+    PROVISIONAL,
     Context,
     compile_plan,
     depends_on,
@@ -20,6 +21,7 @@ from experiments.evaluator.values import Evaluation, Failure, Misplacement
 
 __all__ = [
     "NOT_METERED",
+    "PROVISIONAL",
     "Context",
     "Energy",
     "Evaluation",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from partition import CalibrationSet, Plan, Segment
 
 NOT_METERED: Final = "energy not measured by"
+PROVISIONAL: Final = "provisional"
 _WEAKEST_FIRST = (Source.MODELLED, Source.PUBLISHED, Source.SIMULATED, Source.MEASURED)
 
 
@@ -182,6 +183,7 @@ def _cost_segment(index: int, segment: Segment, artefact: Artefact, run: Run | N
         if run and run.samples:
             latency, traffic = run.samples.latency(), None
             notes = run.samples.warnings()
+            notes = (*notes, f"{PROVISIONAL}: {artefact.provisional}") if artefact.provisional else notes
         else:
             estimate, notes, uncalibrated = _estimate(segment, artefact, context)
             latency, traffic = estimate.latency, estimate.dram_bytes

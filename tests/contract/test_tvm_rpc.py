@@ -19,7 +19,16 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler, reference_session
+from compilers import (
+    Action,
+    Artefact,
+    CompilerError,
+    Limits,
+    compile_segment,
+    get_compiler,
+    read_artefact,
+    reference_session,
+)
 from experiments.pareto import main
 from graphs import Graph, from_proto, random_inputs
 from partition import Segment, load_device
@@ -30,6 +39,16 @@ if TYPE_CHECKING:
 
 TVM = get_compiler("tvm")
 START_S = 60
+BOARD = """
+title = "another x86-64 machine"
+os = "linux"
+[processors.cpu]
+title = "its CPU"
+[processors.cpu.ids.tvm]
+kind = "llvm"
+mtriple = "x86_64-linux-gnu"
+mcpu = "x86-64-v2"
+"""
 
 pytestmark = pytest.mark.skipif(
     not TVM.available(Action.COMPILE, load_device("host"), "cpu")
@@ -143,29 +162,55 @@ def test_the_main_job_measures_by_the_clock_of_the_device(tracker: int, tmp_path
 
 def test_tiles_are_timed_on_the_device_once(tracker: int, tmp_path: Path) -> None:
     board = tmp_path / "board.toml"
-    board.write_text("""
-title = "another x86-64 machine"
-os = "linux"
-[processors.cpu]
-title = "its CPU"
-[processors.cpu.ids.tvm]
-kind = "llvm"
-mtriple = "x86_64-linux-gnu"
-mcpu = "x86-64-v2"
-""")
+    board.write_text(BOARD)
     device = load_device(f"rpc://127.0.0.1:{tracker}/x86?device={board}")
     options = (("threads", "1"),)
     asked = Segment(graph=graph(), device=device, processor="cpu", compiler="tvm", precision="fp32", options=options)
-    alone = compile_segment(asked, tmp_path / "alone", Limits(time_s=300))
+    folder = tmp_path / "build"
+    alone = compile_segment(asked, folder, Limits(time_s=300))
     assert "the model's first" in alone.fact("schedules")
-    assert "has no server under 'x86'" in alone.fact("schedules")
+    assert "has no server under 'x86'" in alone.provisional
+    made = alone.main_file.stat().st_mtime_ns
+    assert compile_segment(asked, folder, Limits(time_s=300)) == alone  # still nobody answers: nothing is made anew
+    assert alone.main_file.stat().st_mtime_ns == made
     with server(tracker, "x86"):
-        timed = compile_segment(asked, tmp_path / "timed", Limits(time_s=300))
+        timed = compile_segment(asked, folder, Limits(time_s=300))
+        assert timed.directory == alone.directory
         assert timed.fact("schedules").endswith("/x86, for 1 of 1 functions")
+        assert not timed.provisional
+    assert compile_segment(asked, folder, Limits(time_s=300)) == timed
     rows = json.loads((timed.directory / "functions.json").read_text())
     assert [(row["build"], row["time_s"] > 0) for row in rows] == [("tiled", True)]
     again = compile_segment(asked, tmp_path / "again", Limits(time_s=300))  # nobody answers, and nothing is asked
     assert json.loads((again.directory / "functions.json").read_text()) == rows
+
+
+def test_what_was_timed_with_untimed_tiles_says_so_and_is_timed_again(tracker: int, tmp_path: Path) -> None:
+    """The device is silent for the compile, answers for the run, is silent again, and then answers throughout."""
+    onnx.save(perceptron(), tmp_path / "perceptron.onnx")
+    board = tmp_path / "board.toml"
+    board.write_text(BOARD)
+    asked = ["--device", f"rpc://127.0.0.1:{tracker}/late?device={board}", "--precisions", "fp32"]
+    asked += ["--objectives", "latency,size", "--processes", "1", "--out", str(tmp_path / "out")]
+    asked.insert(0, str(tmp_path / "perceptron.onnx"))
+
+    def run() -> tuple[int, list[dict[str, object]]]:
+        code = main(asked)
+        (file,) = tmp_path.glob("out/perceptron-*/outcomes.jsonl")
+        return code, [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert run()[0] == 1
+    (artefact,) = (read_artefact(path.parent) for path in tmp_path.glob("out/build/*/*/artefact.json"))
+    assert artefact is not None
+    with server(tracker, "late"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(TVM), "is_outdated", lambda *_: False)  # as if it had been taken until now
+        code, (silent, untimed) = run()
+    assert (code, silent["passing"], untimed["status"]) == (0, True, "ok")
+    assert "tiles were not timed on the device" in str(untimed["notes"])
+    assert run() == (0, [silent, untimed])  # no answer: what is known is shown, and no failure takes its place
+    with server(tracker, "late"):
+        code, (*_, timed) = run()
+    assert (code, timed["status"], "not timed" in str(timed["notes"])) == (0, "ok", False)
 
 
 def test_a_server_that_dies_in_the_middle_is_told(tracker: int, tmp_path: Path) -> None:

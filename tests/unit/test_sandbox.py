@@ -147,7 +147,7 @@ def test_what_failed_does_not_take_the_place_of_what_another_run_published(tmp_p
     made = compile_segment(segment(), tmp_path, LIMITS)
     scratch = tmp_path / "scratch.tmp"
     scratch.mkdir()
-    sandbox._take_place(scratch, made.directory)
+    sandbox._take_place(scratch, made.directory, instead_of=None)
     assert read_artefact(made.directory) == made
     assert not scratch.exists()
 
