@@ -142,7 +142,7 @@ class CoreMLCompiler(Compiler):
 
         plan = mac.ask_plan(out_dir / PACKAGE, unit, out_dir)
         program = read_package(out_dir / PACKAGE)
-        names = {name: node_of(name, program) for name in plan.placement.units}
+        names = {name: node_of(name, program) for name in plan.units}
         mac.write_plan(mac.by_node(plan, names, kind), out_dir / PLAN_FILE)
         return (PLAN_FILE,)
 

@@ -6,7 +6,6 @@ coremltools 9.0 (`MLModel`, `MLComputePlan`), whose names were read in its macOS
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from types import MappingProxyType
@@ -53,27 +52,17 @@ def chip_of(brand: str) -> str:
 
 
 class MacSession(Session):
-    """A package on one of this Mac's compute units; `load_s` is the first (cold) load as Core ML timed it."""
+    """A package on one of this Mac's compute units."""
 
     on_device: ClassVar[bool] = True
 
     def __init__(self, model: Any, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:  # noqa: ANN401
         self._model, self._inputs, self._outputs = model, tuple(inputs), tuple(outputs)
-        self.load_s = _seconds(model.load_duration_in_nano_seconds)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once: arrays by ONNX input name in, arrays by ONNX output name out."""
         results = self._model.predict({port.mil_name: to_carrier(inputs, port) for port in self._inputs})
         return {port.name: from_carrier(results[port.mil_name], port) for port in self._outputs}
-
-    @property
-    def last_predict_s(self) -> float | None:
-        """The last prediction as Core ML timed it, without the copies of Python."""
-        return _seconds(self._model.last_predict_duration_in_nano_seconds)
-
-
-def _seconds(nanoseconds: int | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds * 1e-9
 
 
 def open_session(package: Path, unit: str) -> MacSession:
@@ -93,19 +82,10 @@ def open_session(package: Path, unit: str) -> MacSession:
     return MacSession(model, *read_ports(read_package(package).metadata))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """Where Core ML says the operations run, by MIL name, and each one's share of the whole in 0..1.
+def ask_plan(package: Path, unit: str, scratch: Path) -> Placement:
+    """Compile the package and ask Core ML where its MIL operations run on a compute unit.
 
-    The share is Core ML's own estimate of work; it is no wall clock.
-    """
-
-    placement: Placement
-    cost_ratio: Mapping[str, float]
-
-
-def ask_plan(package: Path, unit: str, scratch: Path) -> Plan:
-    """Compile the package and ask Core ML for its plan on a compute unit; `scratch` receives the `.mlmodelc`.
+    `scratch` receives the `.mlmodelc`.
 
     Raises:
         CompilerError: Core ML refuses it, or tells nothing (it does below target iOS17.4).
@@ -125,13 +105,13 @@ def _kind_of(unit: str) -> str:
     return next(kind for kind, name in UNITS.items() if name == unit)
 
 
-def read_compute_plan(plan: Any, *, asked: str) -> Plan:  # noqa: ANN401 - an MLComputePlan
-    """Read an MLComputePlan; operations without a device (constants) are left out.
+def read_compute_plan(plan: Any, *, asked: str) -> Placement:  # noqa: ANN401 - an MLComputePlan
+    """Read where an MLComputePlan has the MIL operations; operations without a device (constants) are left out.
 
     Raises:
         CompilerError: no operation has one.
     """
-    units, reasons, costs = {}, {}, {}
+    units, reasons = {}, {}
     for operation in _operations(plan.model_structure.program.functions["main"].block):
         usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
         if usage is None or not operation.outputs:
@@ -141,12 +121,9 @@ def read_compute_plan(plan: Any, *, asked: str) -> Plan:  # noqa: ANN401 - an ML
         if units[name] != asked:
             able = {_KINDS[type(d).__name__] for d in usage.supported_compute_devices}
             reasons[name] = f"Core ML prefers {units[name]}" + (f"; {asked} can do it" if asked in able else "")
-        cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
-        if cost is not None:
-            costs[name] = float(cost.weight)
     if not units:
         raise CompilerError("Core ML's plan names no device for any operation; compile for target iOS18")
-    return Plan(placement=Placement(units=units, reasons=reasons), cost_ratio=costs)
+    return Placement(units=units, reasons=reasons)
 
 
 def _operations(block: Any) -> Iterator[Any]:  # noqa: ANN401 - objects of coremltools
@@ -156,16 +133,16 @@ def _operations(block: Any) -> Iterator[Any]:  # noqa: ANN401 - objects of corem
             yield from _operations(inner)
 
 
-def by_node(plan: Plan, node_of: Mapping[str, str], kind: str) -> Placement:
+def by_node(plan: Placement, node_of: Mapping[str, str], kind: str) -> Placement:
     """Return the placement by ONNX node: a node is where asked only when all of its operations are."""
     units: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    for operation, unit in plan.placement.units.items():
+    for operation, unit in plan.units.items():
         node = node_of.get(operation, "")
         if node and units.get(node, kind) == kind:
             units[node] = unit
-            if operation in plan.placement.reasons:
-                reasons[node] = f"{operation}: {plan.placement.reasons[operation]}"
+            if operation in plan.reasons:
+                reasons[node] = f"{operation}: {plan.reasons[operation]}"
     return Placement(units=units, reasons=reasons)
 
 

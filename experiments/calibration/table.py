@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMNS: Final = ("model", "precision", "device", "soc_model", "htp_arch", "runtime", "latency_ms", "unit")
-OPTIONAL: Final = ("component", "npu_layers", "cpu_layers", "gpu_layers")
 # What the table calls a runtime or a precision -> our backend or precision. Others are left out: they are other
 # software (tflite) or other numbers of bits.
 RUNTIMES: Final = {"onnx": "ort_qnn", "qnn_dlc": "snpe"}

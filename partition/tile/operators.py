@@ -16,7 +16,6 @@ MATMUL: Final = "matmul"
 DEPTHWISE: Final = "depthwise"
 POOL: Final = "pool"
 NORM: Final = "norm"
-KINDS: Final = (CONV, MATMUL, DEPTHWISE, POOL, NORM)
 
 ELEMENT_BYTES: Final = {"fp32": 4, "fp16": 2, "int8": 1}
 # A sum is kept in 32 bits, whatever the operands.

@@ -1,4 +1,4 @@
-"""The thin layer for a Mac, held against objects as coremltools 9.0 and zeus-apple-silicon give them there."""
+"""The thin layer for a Mac, held against objects as coremltools 9.0 gives them there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from compilers import CompilerError, Placement, get_compiler
 from compilers.coreml import mac
-from compilers.coreml.apple_energy import measure_energy, open_monitor
 from compilers.coreml.lower import Port
 from compilers.coreml.package import read_package
 from compilers.coreml.vendor import coremltools
@@ -23,7 +22,6 @@ from graphs import from_proto, zoo
 from partition import Plan, Segment, load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 MAC_DEVICE = """
@@ -85,11 +83,11 @@ def test_a_package_for_this_mac_is_planned_there(tmp_path: Path, monkeypatch: py
 
     asked: list[str] = []
 
-    def ask_plan(package: Path, unit: str, _scratch: Path) -> mac.Plan:
+    def ask_plan(package: Path, unit: str, _scratch: Path) -> Placement:
         asked.extend((package.name, unit))
         operations = read_package(package).operations
         units = {o.outputs[0].name: "npu" for o in operations if o.type == "relu"}
-        return mac.Plan(placement=Placement(units=units), cost_ratio={})
+        return Placement(units=units)
 
     monkeypatch.setattr(mac, "is_this_mac", lambda *_: True)
     monkeypatch.setattr(adapter.mac, "ask_plan", ask_plan)
@@ -110,14 +108,10 @@ def test_a_package_for_this_mac_is_planned_there(tmp_path: Path, monkeypatch: py
 
 
 class RecordedModel:
-    """What an MLModel on a Mac shows of itself: predict and two durations."""
-
-    load_duration_in_nano_seconds = 120_000_000
-    last_predict_duration_in_nano_seconds: int | None = None
+    """What an MLModel on a Mac shows of itself."""
 
     def predict(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         assert feed["x_0"].dtype == np.int32, "int64 crosses as int32"
-        self.last_predict_duration_in_nano_seconds = 480_000
         return {"y_0": feed["x_0"].astype(np.float32) * 2}
 
 
@@ -126,11 +120,8 @@ def test_session_maps_names_and_types() -> None:
     outputs = [Port(name="y/0", mil_name="y_0", dtype="float32", shape=(2,))]
     session = mac.MacSession(RecordedModel(), inputs, outputs)
     assert session.on_device
-    assert session.load_s == pytest.approx(0.12)
-    assert session.last_predict_s is None
     got = session.run({"x/0": np.array([1, 2])})
     np.testing.assert_array_equal(got["y/0"], [2, 4])
-    assert session.last_predict_s == pytest.approx(480e-6)
 
 
 def test_loading_off_the_mac_is_a_named_refusal(tmp_path: Path) -> None:
@@ -147,20 +138,13 @@ def test_names_of_coremltools_that_the_layer_uses_exist() -> None:
     assert all(hasattr(ct.ComputeUnit, unit) for unit in mac.UNITS.values())
     assert all(hasattr(compute_device, name) for name in mac._KINDS)
     plan = compute_plan.MLComputePlan
-    for name in (
-        "load_from_path",
-        "model_structure",
-        "get_compute_device_usage_for_mlprogram_operation",
-        "get_estimated_cost_for_mlprogram_operation",
-    ):
+    for name in ("load_from_path", "model_structure", "get_compute_device_usage_for_mlprogram_operation"):
         assert hasattr(plan, name)
     fields = {f.name for f in dataclasses.fields(compute_plan.MLModelStructureProgramOperation)}
     assert {"operator_name", "outputs", "blocks"} <= fields
     assert {"preferred_compute_device", "supported_compute_devices"} == {
         f.name for f in dataclasses.fields(compute_plan.MLComputePlanDeviceUsage)
     }
-    for name in ("load_duration_in_nano_seconds", "last_predict_duration_in_nano_seconds"):
-        assert hasattr(ct.models.MLModel, name)
 
 
 # -- a plan ------------------------------------------------------------------------------------------------------
@@ -199,15 +183,11 @@ class RecordedPlan:
         preferred, supported = self.usage[operation.outputs[0].name]
         return SimpleNamespace(preferred_compute_device=preferred, supported_compute_devices=supported)
 
-    def get_estimated_cost_for_mlprogram_operation(self, operation: Any) -> Any:
-        return SimpleNamespace(weight=0.75) if operation.outputs[0].name == "c" else None
 
-
-def test_plan_is_read_with_reasons_and_costs() -> None:
+def test_plan_is_read_with_reasons() -> None:
     plan = mac.read_compute_plan(RecordedPlan(), asked="npu")
-    assert dict(plan.placement.units) == {"c": "npu", "g": "cpu", "s": "cpu"}
-    assert plan.placement.reasons == {"g": "Core ML prefers cpu", "s": "Core ML prefers cpu; npu can do it"}
-    assert plan.cost_ratio == {"c": 0.75}
+    assert dict(plan.units) == {"c": "npu", "g": "cpu", "s": "cpu"}
+    assert plan.reasons == {"g": "Core ML prefers cpu", "s": "Core ML prefers cpu; npu can do it"}
 
 
 def test_plan_without_devices_is_refused() -> None:
@@ -249,52 +229,3 @@ def test_placement_is_not_known_before_a_mac_planned(tmp_path: Path) -> None:
         get_compiler("coreml").placement(artefact)
     mac.write_plan(Placement(units={"a": "npu"}), tmp_path / "placement.json")
     assert get_compiler("coreml").placement(artefact).units == {"a": "npu"}
-
-
-# -- energy ------------------------------------------------------------------------------------------------------
-
-
-class Chip:
-    """A chip with a clock of its own: idle 0.5 W, 2 W more on the Neural Engine while it runs."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.energy = {"cpu_total_mj": 0.0, "gpu_mj": 0.0, "ane_mj": 0.0}
-        self.begun: dict[str, dict[str, float]] = {}
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.energy["cpu_total_mj"] += 500 * seconds
-
-    def run(self) -> None:
-        self.sleep(0.01)
-        self.energy["ane_mj"] += 2000 * 0.01
-
-    def begin_window(self, key: str) -> None:
-        self.begun[key] = dict(self.energy)
-
-    def end_window(self, key: str) -> Any:
-        spent = {name: value - self.begun[key][name] for name, value in self.energy.items()}
-        return SimpleNamespace(**spent, dram_mj=None)
-
-
-def test_energy_above_idle() -> None:
-    chip = Chip()
-    energy = measure_energy(chip.run, chip, sleep=chip.sleep, clock=chip.clock)
-    assert energy.runs == pytest.approx(500, abs=1)
-    assert energy.npu_j == pytest.approx(0.02)
-    assert energy.cpu_j == pytest.approx(0, abs=1e-9), "the idle part is subtracted"
-    assert energy.gpu_j == 0
-    assert energy.dram_j is None, "a counter that the chip lacks stays unknown"
-
-
-def test_short_windows_and_other_systems_are_refused() -> None:
-    chip = Chip()
-    run: Callable[[], None] = chip.run
-    with pytest.raises(CompilerError, match="too short"):
-        measure_energy(run, chip, window_s=1.0)
-    with pytest.raises(CompilerError, match=r"pip install edgefrontier\[mac\]"):
-        open_monitor()

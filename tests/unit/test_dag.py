@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphs import Graph, from_proto
 from partition import handovers
 from partition.dag import activations, to_dag
-from partition.split import is_convex
+from partition.split import SplitError
 
 
 def conv(source: str, target: str, channels: int, kernel: int) -> tuple[onnx.NodeProto, onnx.TensorProto]:
@@ -92,6 +92,7 @@ def capturing(kind: str) -> Graph:
 def test_what_a_body_captures_is_an_edge_and_crosses_a_cut(kind: str) -> None:
     dag = to_dag(capturing(kind))
     assert dag.edges["A", "C"] == {"tensors": ("t",), "bytes": 48}
-    assert not is_convex(dag, ["A", "C"])
+    with pytest.raises(SplitError, match="wait for each other"):
+        handovers(dag, [("A", "C"), ("B",)])
     moved = {h.tensor.name: (h.source, h.targets) for h in handovers(dag, [("A", "B"), ("C",)]) if h.source is not None}
     assert moved == {"t": (0, (1,)), "u": (0, (1,))}

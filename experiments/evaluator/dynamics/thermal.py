@@ -32,11 +32,6 @@ class RcChain:
         if min(*self.capacities_j_per_k, *self.resistances_k_per_w) <= 0:
             raise ValueError("heat capacities and thermal resistances must be above 0")
 
-    def steady_c(self, power_w: float, ambient_c: float) -> tuple[float, ...]:
-        """Return where the temperatures settle under constant power."""
-        outward = np.cumsum(self.resistances_k_per_w[::-1])[::-1]
-        return tuple(float(ambient_c + power_w * resistance) for resistance in outward)
-
     def time_constants_s(self) -> tuple[float, ...]:
         """Return the time constants of the chain, the shortest first."""
         return tuple(float(1.0 / rate) for rate in sorted(self._modes()[0], reverse=True))
