@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from experiments.arguments import exit_code
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,19 +18,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """List the sensors with their rails, or the reason and the way out."""
     parser = argparse.ArgumentParser(prog="python -m experiments.doctor", description=__doc__.split("\n", 1)[0])
     parser.parse_args(argv)
+    return exit_code(_list_sensors)
+
+
+def _list_sensors() -> int:
     from experiments.evaluator.power.meter import find_meter
     from experiments.evaluator.power.registry import all_sensors
+    from experiments.evaluator.power.sensor import SensorError
     from experiments.units import joules, watts
 
     usable = 0
     for sensor in all_sensors():
         reason = sensor.why_not()
-        if reason is not None:
+        try:
+            values = {} if reason else sensor.read()
+        except SensorError as error:  # it answered once and does no more
+            reason = str(error)
+        if reason:
             print(f"{sensor.name:16} no   {reason}")
             continue
         usable += 1
         write = joules if sensor.counts else watts
-        rails = ", ".join(f"{rail} {write(value)}" for rail, value in sensor.read().items())
+        rails = ", ".join(f"{rail} {write(value)}" for rail, value in values.items())
         print(f"{sensor.name:16} ok   every {sensor.period_s:g} s: {rails}")
     for kind in ("cpu", "gpu", "npu"):
         meter = find_meter(kind)

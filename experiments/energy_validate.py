@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from experiments.arguments import count, positive
+from experiments.arguments import count, exit_code, positive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,20 +41,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, default=None, metavar="FILE", help="write the coefficients of all pairs")
     parser.add_argument("--json", action="store_true", help="print the sums as JSON")
     options = parser.parse_args(argv)
-    if options.splits < 1:
-        parser.error("--splits must be at least 1")
     if options.csv is None:
         return _list_shipped()
     from experiments.evaluator.power.fit import FitError
-    from experiments.evaluator.power.mlperf import PairsError, hold_out, read_platforms, write_coefficients
+    from experiments.evaluator.power.mlperf import PairsError
 
-    try:
-        platforms = read_platforms(options.csv)
-        seeds = range(options.seed, options.seed + options.splits)
-        judged = [[hold_out(platform, seed) for seed in seeds] for platform in platforms]
-    except (PairsError, FitError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code(lambda: _validate(options), refused=(PairsError, FitError))
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from experiments.evaluator.power.mlperf import hold_out, read_platforms, write_coefficients
+
+    platforms = read_platforms(options.csv)
+    seeds = range(options.seed, options.seed + options.splits)
+    judged = [[hold_out(platform, seed) for seed in seeds] for platform in platforms]
     if options.write is not None:
         errors = {rounds[0].platform: _median([r.median_error for r in rounds]) for rounds in judged}
         write_coefficients(platforms, errors, options.write)

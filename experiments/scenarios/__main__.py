@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import count
+from experiments.arguments import UserError, count, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="draw the studies that have a picture")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(argv)
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     from experiments.scenarios.catalogue import draw, study, study_names
 
     figures = {}
@@ -32,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             made = study(name, options.seed)
         except KeyError as error:
-            print(f"error: {error.args[0]}", file=sys.stderr)
-            return 2
+            raise UserError(error.args[0]) from error
         figures[made.name] = made.figures
         if not options.json:
             print(f"\n{made.name}  {made.title}", *(f"  {line}" for line in made.lines), sep="\n", flush=True)

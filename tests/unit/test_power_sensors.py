@@ -233,6 +233,16 @@ def test_the_doctor_explains_every_sensor(capsys: pytest.CaptureFixture[str]) ->
         assert name in out
 
 
+def test_the_doctor_lists_a_sensor_that_stops_answering_as_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Steady(0)
+    monkeypatch.setattr("experiments.evaluator.power.registry.all_sensors", lambda: (silent,))
+    assert silent.why_not() is None
+    assert doctor([]) == 1
+    assert "no   gone" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("sensor", "kind", "rails", "expected"),
     [
