@@ -24,10 +24,9 @@ HEAD = """# Core ML: what becomes of each operator case of ONNX
 
 Written by `python -m benchmarks.coreml_nodes --update`. Each tensor case of `onnx.backend.test` ({onnx}) whose
 operators all have a lowering, or a definition by others that have, is converted (iOS17, fp32), saved, read back by an
-independent reader and run by the
-MIL executor; a case that is refused as it is runs again with all inputs but the first, then but the last, constant.
-"Wrong" would be a
-conversion without complaint that computes something else. Wrong now: {wrong}.
+independent reader and run by the MIL executor; a case that is refused as it is runs again with all inputs but the
+first, then but the last, constant. "Wrong" would be a conversion without complaint that computes something else. Wrong
+now: {wrong}.
 """
 
 
