@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from graphs import Graph, GraphError, from_proto, load, save
-from partition import Device, DeviceError, Plan, PlanError, load_device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from partition import DeviceError, Plan, PlanError, load_device
 
 PLANS_DIR: Final = "plans"
 GRAPHS_DIR: Final = "graphs"
@@ -36,7 +33,7 @@ def write_plan(plan: Plan, folder: Path, whole: Graph | None = None) -> Path:
     return path
 
 
-def read_plan(path: Path, device: Callable[[str], Device] = load_device) -> Plan:
+def read_plan(path: Path) -> Plan:
     """Read a plan that `write_plan` wrote, with the graphs beside it.
 
     Raises:
@@ -44,7 +41,7 @@ def read_plan(path: Path, device: Callable[[str], Device] = load_device) -> Plan
     """
     try:
         text = path.read_text(encoding="utf-8")
-        return Plan.from_json(text, _GraphsBeside(path.parent / GRAPHS_DIR, _names(text)), device)
+        return Plan.from_json(text, _GraphsBeside(path.parent / GRAPHS_DIR, _names(text)), load_device)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the plan {path}: {error}") from error
     except (DeviceError, GraphError) as error:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEAST_LEAF: Final = 4
+_FOLDS: Final = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +80,6 @@ def cross_validated(
     examples: Sequence[Mapping[str, float]],
     labels: Sequence[str],
     groups: Sequence[str],
-    *,
-    folds: int = 5,
-    depth: int = 3,
 ) -> float:
     """Return the share of right verdicts on groups kept out; a group (a model) is never on both sides.
 
@@ -89,13 +87,13 @@ def cross_validated(
         ValueError: fewer groups than folds.
     """
     kinds = sorted(set(groups))
-    if len(kinds) < folds:
-        raise ValueError(f"{folds} folds need as many groups, there are {len(kinds)}")
-    fold_of = {kind: i % folds for i, kind in enumerate(kinds)}
+    if len(kinds) < _FOLDS:
+        raise ValueError(f"{_FOLDS} folds need as many groups, there are {len(kinds)}")
+    fold_of = {kind: i % _FOLDS for i, kind in enumerate(kinds)}
     right = 0
-    for fold in range(folds):
+    for fold in range(_FOLDS):
         inside = [i for i, group in enumerate(groups) if fold_of[group] != fold]
-        tree = learn([examples[i] for i in inside], [labels[i] for i in inside], depth=depth)
+        tree = learn([examples[i] for i in inside], [labels[i] for i in inside])
         outside = [i for i, group in enumerate(groups) if fold_of[group] == fold]
         right += sum(decide(tree, examples[i])[0] == labels[i] for i in outside)
     return right / len(examples)

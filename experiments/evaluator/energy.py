@@ -24,8 +24,9 @@ class UnknownFigureError(ValueError):
 class Energy:
     """Joules of one inference by cause, with the bounds on the total.
 
-    A model's causes are compute, memory, static and transfer. A meter sees two: "net", what the inference added, and
-    "idle", what the processor would have drawn without it; `metered` then says how it was measured.
+    A model's causes are compute, memory (what segments hand over is part of it) and static. A meter sees two: "net",
+    what the inference added, and "idle", what the processor would have drawn without it; `metered` then says how it was
+    measured.
     """
 
     parts_j: Mapping[str, float]
@@ -68,7 +69,6 @@ def modelled_energy(
     latency: Latency,
     macs: int,
     dram_bytes: int,
-    transfer_bytes: int = 0,
 ) -> Energy:
     """Model the energy of one inference on one processor from the device file's coefficients.
 
@@ -81,16 +81,14 @@ def modelled_energy(
     mac_key = f"processors.{processor.name}.energy_j_per_mac.{precision}"
     j_per_mac = _known(processor.energy_j_per_mac.get(precision), device, mac_key) if macs else _NOTHING
     j_per_byte = _known(device.dram_j_per_byte, device, "dram.j_per_byte")
-    moved = dram_bytes + transfer_bytes
     return Energy(
         parts_j={
             "compute": j_per_mac.value * macs,
             "memory": j_per_byte.value * dram_bytes,
             "static": active_w.value * latency.typical_s,
-            "transfer": j_per_byte.value * transfer_bytes,
         },
-        low_j=j_per_mac.low * macs + j_per_byte.low * moved + active_w.low * latency.low_s,
-        high_j=j_per_mac.high * macs + j_per_byte.high * moved + active_w.high * latency.high_s,
+        low_j=j_per_mac.low * macs + j_per_byte.low * dram_bytes + active_w.low * latency.low_s,
+        high_j=j_per_mac.high * macs + j_per_byte.high * dram_bytes + active_w.high * latency.high_s,
         source=Source.MODELLED,
     )
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Sleep = Callable[[float], object]
 
 PAGE_BYTES: Final = 4096
+_SETTLING: Final = 10  # calls after the cold one that are not timed
+_BACK_TO_SPEED: Final = 3  # calls between pauses that are not timed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,22 +55,17 @@ def profile(
     *,
     idle_s: float = 0.5,
     pauses: int = 5,
-    steady_between: int = 3,
     budget_s: float = 10.0,
-    settling: int = 10,
     clock: Clock = time.perf_counter,
     sleep: Sleep = time.sleep,
 ) -> Profile:
-    """Measure cold and steady, then the first call after each of `pauses` pauses.
-
-    `settling` calls follow the cold one untimed; `steady_between` bring the device back to speed between pauses.
-    """
-    samples = measure(call, budget_s=budget_s, warmups=settling, clock=clock)
+    """Measure cold and steady, then the first call after each of `pauses` pauses."""
+    samples = measure(call, budget_s=budget_s, warmups=_SETTLING, clock=clock)
     first = []
     for _ in range(pauses):
         sleep(idle_s)
         first.append(_timed(call, clock))
-        for _ in range(steady_between):
+        for _ in range(_BACK_TO_SPEED):
             call()
     return Profile(samples=samples, idle_s=idle_s, after_idle_s=tuple(first))
 
@@ -164,7 +161,7 @@ class Dispatch:
     calls: int
 
 
-def dispatch(call: Call, *, calls: int = 1000, warmups: int = 10, clock: Clock = time.perf_counter) -> Dispatch:
+def dispatch(call: Call, *, calls: int = 1000, clock: Clock = time.perf_counter) -> Dispatch:
     """Measure a call of a model with next to no work; the clock's own cost is taken off.
 
     Raises:
@@ -172,7 +169,7 @@ def dispatch(call: Call, *, calls: int = 1000, warmups: int = 10, clock: Clock =
     """
     if calls < 20:
         raise ValueError(f"jitter needs at least 20 calls, got {calls}")
-    for _ in range(warmups):
+    for _ in range(_SETTLING):
         call()
     own_s = float(np.median([_timed(_nothing, clock) for _ in range(calls)]))
     times = np.maximum(np.array(burst(call, calls=calls, clock=clock)) - own_s, 0.0)

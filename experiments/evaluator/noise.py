@@ -91,13 +91,13 @@ def drift_ratio(samples: Sequence[float]) -> float:
     return float(np.median(second) / np.median(first))
 
 
-def autocorrelation(samples: Sequence[float], lag: int = 1) -> float:
-    """Return the correlation of samples with those `lag` later; 0 for a constant."""
+def autocorrelation(samples: Sequence[float]) -> float:
+    """Return the correlation of samples with the next ones; 0 for a constant."""
     values = np.asarray(samples, dtype=float)
-    if len(values) <= lag + 1 or float(values.std()) == 0.0:
+    if len(values) <= 2 or float(values.std()) == 0.0:
         return 0.0
     centred = values - values.mean()
-    return float((centred[:-lag] * centred[lag:]).sum() / (centred * centred).sum())
+    return float((centred[:-1] * centred[1:]).sum() / (centred * centred).sum())
 
 
 def effective_samples(samples: Sequence[float]) -> float:

@@ -117,9 +117,9 @@ def r18(seed: int = 0) -> Study:
     )  # fmt: skip
 
 
-def endurance(seed: int = 0, hours: float = 72.0) -> Result:
-    """Run R18 for that many hours."""
-    horizon_s = hours * 3600.0
+def endurance(seed: int = 0) -> Result:
+    """Run R18: three days."""
+    horizon_s = 72 * 3600.0
     trace = periodic(3.0, horizon_s)
     assert trace.arrivals_s is not None, "a periodic trace has arrivals"
     trace = dataclasses.replace(trace, works=np.where(np.arange(len(trace.arrivals_s)) % 2 == 0, 1.0, 16.0))

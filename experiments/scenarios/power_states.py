@@ -146,12 +146,13 @@ def r14(seed: int = 0) -> Study:
     )
 
 
-def break_even_rate_per_s(first: Machine, second: Machine, seed: int, low: float = 0.02, high: float = 1.1) -> float:
+def break_even_rate_per_s(first: Machine, second: Machine, seed: int) -> float:
     """Return the Poisson rate above which `first` has the lower mean latency, by bisection on common arrivals.
 
     Raises:
         ValueError: it is ahead, or behind, at both ends.
     """
+    low, high = 0.02, 1.1
     if _ahead(first, second, low, seed) or not _ahead(first, second, high, seed):
         raise ValueError(f"there is no break-even between {low:g} and {high:g} requests/s")
     for _ in range(10):

@@ -78,9 +78,9 @@ class Operation:
         """Return the number of elements of an input."""
         return math.prod(self.shape(port))
 
-    def out_size(self, port: int = 0) -> int:
-        """Return the number of elements of an output."""
-        return math.prod(self.out(port))
+    def out_size(self) -> int:
+        """Return the number of elements of the first output."""
+        return math.prod(self.out())
 
     def value(self, port: int) -> np.ndarray | None:
         """Return the values of a small constant input, or None."""

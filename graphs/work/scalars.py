@@ -22,9 +22,9 @@ def per_output(steps: int) -> Rule:
     return lambda op: Work(0, steps * op.out_size())
 
 
-def per_input(steps: int, *, port: int = 0) -> Rule:
-    """Count `steps` operations on each element of one input."""
-    return lambda op: Work(0, steps * op.size(port))
+def per_input(steps: int) -> Rule:
+    """Count `steps` operations on each element of the first input."""
+    return lambda op: Work(0, steps * op.size())
 
 
 def normalisation(steps: int, *optional: int) -> Rule:

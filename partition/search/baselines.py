@@ -1,6 +1,6 @@
 """Strategies that people use instead of an exact search, each evaluated by the same costs.
 
-They say what exactness is worth: `Strategy.latency_gap` and `Strategy.front_gap` against an exact frontier.
+They say what exactness is worth: `Strategy.latency_gap_ratio` and `front_gap_ratio` against an exact frontier.
 """
 
 from __future__ import annotations

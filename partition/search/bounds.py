@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 AXES: Final = np.array([[1.0, 0.0], [0.0, 1.0]])
 # Sums of up to 10^5 floats below 2^53 are right to about 1e-11; a bound is lowered by more than that.
 SAFE: Final = 1 - 1e-10
+MOST_ROUNDS: Final = 40
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,10 +114,10 @@ class Supported:
         self.points, self.paths = self.first.points, self.first.paths
         self._keep_front()
 
-    def refine(self, gap_ratio: float, most_rounds: int = 40) -> float:
+    def refine(self, gap_ratio: float) -> float:
         """Look between neighbours whose gap is larger than `gap_ratio` until none is, or nothing new is found."""
         asked: set[tuple[int, ...]] = set()
-        for _ in range(most_rounds):
+        for _ in range(MOST_ROUNDS):
             gaps = self.gaps()
             pairs = [tuple(self.points[i : i + 2].ravel().tolist()) for i in np.flatnonzero(gaps > gap_ratio)]
             pairs = [pair for pair in pairs if pair not in asked]

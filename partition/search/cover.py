@@ -10,26 +10,18 @@ from partition.search.bounds import Supported, Weigher
 from partition.search.encode import Encoded
 from partition.search.frontier import NO_LIMITS, OBJECTIVES, Effort, Frontier
 from partition.search.infeasible import unplaceable
-from partition.search.pieces import pieces_of_nodes, pinned
+from partition.search.pieces import pieces_of_nodes
 from partition.search.problem import Space, TooWide
 from partition.search.prune import Filled
 from partition.search.scheme import scheme_for
 from partition.search.states import AdditiveStates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from partition.search.problem import Problem
     from partition.search.states import StateGraph
 
 
-def certified_cover(
-    problem: Problem,
-    gap_ratio: float,
-    *,
-    space: Space = Space.CONVEX_CUTS,
-    pins: Mapping[str, str] = {},
-) -> Frontier:
+def certified_cover(problem: Problem, gap_ratio: float, *, space: Space = Space.CONVEX_CUTS) -> Frontier:
     """Return plans of which one matches any plan of `space` within `gap_ratio` in latency and energy.
 
     First come plans on the convex hull, which for large graphs are close enough; where they are not, label
@@ -40,7 +32,7 @@ def certified_cover(
         Infeasible: a node is refused everywhere.
         TooWide: the state space of `space` passed its limit.
     """
-    encoded = Encoded(pinned(problem, pins))
+    encoded = Encoded(problem)
     unplaceable(encoded)
     scheme = scheme_for(encoded, OBJECTIVES, NO_LIMITS)
     order_is_free = not encoded.pays_dispatch

@@ -76,10 +76,9 @@ def _conflict(graph: StateGraph, scheme: Scheme, index: int, *, keep: list[int])
     lifted = tuple(
         dataclasses.replace(c, limit=c.limit if i in keep else None) for i, c in enumerate(scheme.coordinates)
     )
-    tracked = [index, *keep]
     rows = RowLabels(graph, lifted).points
     limits = np.array([np.iinfo(np.int64).max if c.limit is None else c.limit for c in lifted])
-    rows = rows[(rows <= limits).all(1)] if tracked else rows
+    rows = rows[(rows <= limits).all(1)]
     if not len(rows):
         return None
     return _sentence(scheme, index, rows)

@@ -195,7 +195,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Solution:
-    """One plan and its cost. `exact_in` names the space in which nothing beats it, up to `gap_ratio`.
+    """One plan and its cost. `space` is the one in which nothing beats it, up to `gap_ratio`.
 
     `gap_ratio` 0.01 means: any plan of that space, made 1 % better in no objective, is matched (0: exact).
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEVICE = load_device("sa8255p")
-PARTS = {"compute": 1e-4, "memory": 5e-5, "static": 2e-4, "transfer": 0.0}
+PARTS = {"compute": 1e-4, "memory": 5e-5, "static": 2e-4}
 
 
 def row(backend: str, processor: str, latency_s: float, **changes: object) -> store.Row:

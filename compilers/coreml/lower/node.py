@@ -191,9 +191,9 @@ class Node:
             self.refuse("an empty tensor is not handled")
         return self.mil.const(val=mil_array(array, f"a constant of node {self._proto.name!r}"))
 
-    def like(self, number: float, index: int = 0) -> Any:  # noqa: ANN401 - a MIL variable
-        """Make a scalar MIL constant of an input's element type."""
-        return self.constant(np.array(number, self.dtype(index)))
+    def like(self, number: float) -> Any:  # noqa: ANN401 - a MIL variable
+        """Make a scalar MIL constant of the first input's element type."""
+        return self.constant(np.array(number, self.dtype(0)))
 
     def out(self, var: Any, dtype: str | None = None, index: int = 0) -> None:  # noqa: ANN401
         """Hand over an output; its ONNX element type is the first input's unless said otherwise."""

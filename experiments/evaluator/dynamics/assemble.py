@@ -117,7 +117,7 @@ def _cost(device: Device, name: str, latency_s: float, parts: Mapping[str, float
         compute_s=latency_s - fixed_s,
         fixed_s=fixed_s,
         compute_j=max(parts.get("compute", 0.0) + parts.get("net", 0.0), 0.0),
-        memory_j=parts.get("memory", 0.0) + parts.get("transfer", 0.0),
+        memory_j=parts.get("memory", 0.0),
         static_w=(parts.get("static", 0.0) + parts.get("idle", 0.0)) / latency_s,
     )
 

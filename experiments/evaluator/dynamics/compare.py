@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from experiments.evaluator.dynamics.result import Result
 
 _BURST_S = 60.0
+_WIDTHS_S = (10.0, 60.0, 180.0, 300.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +37,7 @@ class Standing:
         return min(self.sustained_s, key=self.sustained_s.__getitem__)
 
 
-def compare_runs(results: Mapping[str, Result], *, window_s: float = 10.0, burst_s: float = _BURST_S) -> Standing:
+def compare_runs(results: Mapping[str, Result]) -> Standing:
     """Compare runs by mean latency per inference.
 
     `crossover_s` is the time from which the sustained winner is ahead of the burst winner in every later window,
@@ -45,18 +46,17 @@ def compare_runs(results: Mapping[str, Result], *, window_s: float = 10.0, burst
     Raises:
         ValueError: a run answered nothing.
     """
-    silent = [name for name, result in results.items() if result.mean_s(until_s=burst_s) is None]
+    silent = [name for name, result in results.items() if result.mean_s(until_s=_BURST_S) is None]
     if silent:
-        raise ValueError(f"{silent[0]} answered no request in the first {burst_s:g} s")
-    burst = {name: result.mean_s(until_s=burst_s) or 0.0 for name, result in results.items()}
+        raise ValueError(f"{silent[0]} answered no request in the first {_BURST_S:g} s")
+    burst = {name: result.mean_s(until_s=_BURST_S) or 0.0 for name, result in results.items()}
     sustained = {name: result.mean_s() or 0.0 for name, result in results.items()}
     standing = Standing(burst_s=burst, sustained_s=sustained, crossover_s=None)
     if standing.burst_winner == standing.sustained_winner:
         return standing
     first, last = results[standing.burst_winner], results[standing.sustained_winner]
     # A clock that a trip lets go and holds back in turns makes short windows cross to and fro: widen them then.
-    widths = (window_s, 60.0, 180.0, 300.0)
-    found = (crossover_s(first, last, width) for width in widths if width <= last.horizon_s / 4)
+    found = (crossover_s(first, last, width) for width in _WIDTHS_S if width <= last.horizon_s / 4)
     return dataclasses.replace(standing, crossover_s=next((when for when in found if when is not None), None))
 
 

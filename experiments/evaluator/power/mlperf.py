@@ -61,7 +61,7 @@ class HeldOut:
         return float(np.median(self.errors))
 
 
-def read_platforms(path: Path, *, least_models: int = LEAST_MODELS) -> tuple[Platform, ...]:
+def read_platforms(path: Path) -> tuple[Platform, ...]:
     """Read the platforms with enough single-stream pairs of models whose work can be counted.
 
     Raises:
@@ -82,9 +82,9 @@ def read_platforms(path: Path, *, least_models: int = LEAST_MODELS) -> tuple[Pla
     except ValueError as error:
         raise PairsError(f"{path} holds a bad number: {error}") from error
     platforms = tuple(_platform(key, entries) for key, entries in sorted(groups.items()))
-    kept = tuple(platform for platform in platforms if platform.models >= least_models)
+    kept = tuple(platform for platform in platforms if platform.models >= LEAST_MODELS)
     if not kept:
-        raise PairsError(f"{path} has no platform with {least_models} models whose work is known")
+        raise PairsError(f"{path} has no platform with {LEAST_MODELS} models whose work is known")
     return kept
 
 

@@ -121,8 +121,6 @@ def measure_energy(
     call: Callable[[], object],
     *,
     protocol: Protocol | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> MeasuredEnergy:
     """Measure the energy of one `call`: one call as warm-up, then idle, then calls for the time asked for.
 
@@ -136,18 +134,18 @@ def measure_energy(
     if reason is not None:
         raise SensorError(f"{sensor.name}: {reason}")
     idle_s, busy_s = (protocol or Protocol()).windows_s(sensor.period_s)
-    with Recorder(sensor, clock=clock) as recorder:
+    with Recorder(sensor) as recorder:
         call()  # loads what is loaded on first use, before the idle window
-        sleep(sensor.period_s)
-        idle_from = clock()
-        sleep(idle_s)
-        begin = clock()
+        time.sleep(sensor.period_s)
+        idle_from = time.perf_counter()
+        time.sleep(idle_s)
+        begin = time.perf_counter()
         inferences = 0
-        while clock() - begin < busy_s and not recorder.failed:
+        while time.perf_counter() - begin < busy_s and not recorder.failed:
             call()
             inferences += 1
-        end = clock()
-        sleep(2 * sensor.period_s)
+        end = time.perf_counter()
+        time.sleep(2 * sensor.period_s)
     return add_rails(
         [
             energy_per_inference(
