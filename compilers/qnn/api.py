@@ -37,6 +37,7 @@ _PROFILE_DATA: Final = 32
 _DEVICE_CREATE: Final = 40
 _ENTRIES: Final = 75
 # backendId and padding, providerName, core and backend version of three words each.
+_VERSION_OFFSET: Final = 16
 _TABLE_OFFSET: Final = 40
 
 # Entries of QnnSystemInterface_t's table: backendId, padding, providerName and one version stand before it.
@@ -46,8 +47,7 @@ _SYSTEM_TABLE_OFFSET: Final = 32
 
 _GRAPH_INFO_V1: Final = 1
 _PROFILE_DETAILED: Final = 2
-# Qnn_Tensor_t: a version, then the larger of its forms.
-_TENSOR_BYTES: Final = 144
+_RAW_MEMORY: Final = 0  # QNN_TENSORMEMTYPE_RAW
 
 # QnnHtpDevice_ConfigOption_t and QnnHtpGraph_ConfigOption_t.
 _DEVICE_SOC: Final = 0
@@ -67,6 +67,49 @@ class _Interface(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint64 * ((_TABLE_OFFSET + 8 * _ENTRIES) // 8)),)
 
 
+class _TensorV1(ctypes.Structure):
+    """Qnn_TensorV1_t."""
+
+    _fields_ = (
+        ("id", _WORD),
+        ("name", ctypes.c_char_p),
+        ("kind", _WORD),
+        ("format", _WORD),
+        ("dtype", _WORD),
+        ("quantisation", ctypes.c_uint64 * 5),
+        ("rank", _WORD),
+        ("dimensions", ctypes.POINTER(_WORD)),
+        ("memory", _WORD),
+        ("data", _POINTER),
+        ("data_bytes", _WORD),
+    )
+
+
+class _Tensor(ctypes.Structure):
+    """Qnn_Tensor_t: a version and one of several forms, of which the first is the start of all."""
+
+    _fields_ = (("version", _WORD), ("v1", _TensorV1), ("rest", ctypes.c_uint64 * 3))
+
+
+class _GraphInfo(ctypes.Structure):
+    """QnnSystemContext_GraphInfo_t in its version 1."""
+
+    _fields_ = (
+        ("version", _WORD),
+        ("name", ctypes.c_char_p),
+        ("input_count", _WORD),
+        ("inputs", _POINTER),
+        ("output_count", _WORD),
+        ("outputs", _POINTER),
+    )
+
+
+class _EventData(ctypes.Structure):
+    """QnnProfile_EventData_t."""
+
+    _fields_ = (("kind", _WORD), ("unit", _WORD), ("value", ctypes.c_uint64), ("name", ctypes.c_char_p))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One line of a profile: `depth` 0 is a heading, deeper ones belong to the one before."""
@@ -79,12 +122,12 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GraphTensor:
-    """An input or output of a composed graph; `address` is that of its Qnn_Tensor_t."""
+    """An input or output of a composed graph; `form` is the library's own memory."""
 
     name: str
     dtype: int
     shape: tuple[int, ...]
-    address: int
+    form: _TensorV1
 
 
 class Qnn:
@@ -149,9 +192,9 @@ class Qnn:
         self._call(_GRAPH_RETRIEVE, self._context, ctypes.addressof(text), ctypes.addressof(handle))
         return handle
 
-    def execute(self, handle: _Handle, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
-        """Run a finalised graph on tensor arrays given as (address, number)."""
-        arguments = (inputs[0], _WORD(inputs[1]), outputs[0], _WORD(outputs[1]))
+    def execute(self, handle: _Handle, inputs: ctypes.Array[_Tensor], outputs: ctypes.Array[_Tensor]) -> None:
+        """Run a finalised graph on its tensors."""
+        arguments = [part for array in (inputs, outputs) for part in (ctypes.addressof(array), _WORD(len(array)))]
         self._call(_GRAPH_EXECUTE, handle, *arguments, None, None)
 
     def _events(self, parent: _Handle | int, depth: int) -> Sequence[Event]:
@@ -162,17 +205,15 @@ class Qnn:
             ask = self._entry(self._table, _TABLE_OFFSET, _PROFILE_EVENTS, _POINTER, _POINTER, _POINTER)
         if ask(parent, ctypes.addressof(found), ctypes.addressof(count)) != 0 or not found.value:
             return ()
-        numbers = [ctypes.c_uint64.from_address(found.value + 8 * i).value for i in range(count.value)]
+        numbers = (ctypes.c_uint64 * count.value).from_address(found.value)
         return [event for number in numbers for event in (self._event(number, depth), *self._events(number, depth + 1))]
 
     def _event(self, number: int, depth: int) -> Event:
-        """Read a QnnProfile_EventData_t: type, unit, value, identifier."""
-        data = (ctypes.c_uint64 * 3)()
+        data = _EventData()
         ask = self._entry(self._table, _TABLE_OFFSET, _PROFILE_DATA, ctypes.c_uint64, _POINTER)
         _check(ask(number, ctypes.addressof(data)), "QnnProfile_getEventData")
-        unit = struct.unpack("<II", bytes(data)[:8])[1]
-        name = ctypes.string_at(data[2]).decode(errors="replace") if data[2] else ""
-        return Event(depth=depth, name=name, value=data[1], unit=_UNITS.get(unit, str(unit)))
+        name = (data.name or b"").decode(errors="replace")
+        return Event(depth=depth, name=name, value=data.value, unit=_UNITS.get(data.unit, str(data.unit)))
 
     def _call(self, entry: int, *arguments: Any) -> None:  # noqa: ANN401 - whatever C takes
         kinds = [type(a) if isinstance(a, ctypes._SimpleCData) else _POINTER for a in arguments]  # noqa: SLF001
@@ -204,23 +245,22 @@ _Handle = ctypes.c_void_p
 class ComposedGraph:
     """A graph on the backend; `profile` is what its compile left, filled by `finalize`."""
 
-    def __init__(self, qnn: Qnn, info: int) -> None:
-        version = _WORD.from_address(info).value
-        if version != _GRAPH_INFO_V1:
-            raise CompilerError(f"QnnSystemDlc_composeGraphs returned graph info of version {version}, not 1")
+    def __init__(self, qnn: Qnn, address: int) -> None:
+        info = _GraphInfo.from_address(address)
+        if info.version != _GRAPH_INFO_V1:
+            raise CompilerError(f"QnnSystemDlc_composeGraphs returned graph info of version {info.version}, not 1")
         self._qnn = qnn
-        name = ctypes.string_at(_POINTER.from_address(info + 8).value or 0)
-        self._inputs = (_POINTER.from_address(info + 24).value or 0, _WORD.from_address(info + 16).value)
-        self._outputs = (_POINTER.from_address(info + 40).value or 0, _WORD.from_address(info + 32).value)
-        self._handle = qnn.retrieve(name)
+        self._inputs = (_Tensor * info.input_count).from_address(info.inputs or 0)
+        self._outputs = (_Tensor * info.output_count).from_address(info.outputs or 0)
+        self._handle = qnn.retrieve(info.name)
 
     def inputs(self) -> tuple[GraphTensor, ...]:
         """List the graph's inputs."""
-        return _tensors(*self._inputs)
+        return tuple(map(_graph_tensor, self._inputs))
 
     def outputs(self) -> tuple[GraphTensor, ...]:
         """List the graph's outputs."""
-        return _tensors(*self._outputs)
+        return tuple(map(_graph_tensor, self._outputs))
 
     def finalize(self) -> tuple[Event, ...]:
         """Compile the graph and return the profile that its compiler leaves."""
@@ -233,25 +273,12 @@ class ComposedGraph:
 
 def set_buffer(tensor: GraphTensor, address: int, size_bytes: int) -> None:
     """Let a tensor read from, or write to, raw memory that the caller keeps alive."""
-    base = tensor.address + 8
-    _WORD.from_address(base + 88).value = 0  # QNN_TENSORMEMTYPE_RAW
-    _POINTER.from_address(base + 96).value = address
-    _WORD.from_address(base + 104).value = size_bytes
+    tensor.form.memory, tensor.form.data, tensor.form.data_bytes = _RAW_MEMORY, address, size_bytes
 
 
-def _tensors(array: int, count: int) -> tuple[GraphTensor, ...]:
-    return tuple(_tensor(array + _TENSOR_BYTES * index) for index in range(count))
-
-
-def _tensor(address: int) -> GraphTensor:
-    base = address + 8
-    rank, dimensions = _WORD.from_address(base + 72).value, _POINTER.from_address(base + 80).value or 0
-    return GraphTensor(
-        name=ctypes.string_at(_POINTER.from_address(base + 8).value or 0).decode(),
-        dtype=_WORD.from_address(base + 24).value,
-        shape=tuple(_WORD.from_address(dimensions + 4 * axis).value for axis in range(rank)),
-        address=address,
-    )
+def _graph_tensor(tensor: _Tensor) -> GraphTensor:
+    form = tensor.v1
+    return GraphTensor(name=form.name.decode(), dtype=form.dtype, shape=tuple(form.dimensions[: form.rank]), form=form)
 
 
 def _provider(get_providers: Any, expected: tuple[int, int], what: str) -> int:  # noqa: ANN401 - a ctypes function
@@ -262,7 +289,7 @@ def _provider(get_providers: Any, expected: tuple[int, int], what: str) -> int: 
     if count.value != 1 or not found.value:
         raise CompilerError(f"Qualcomm's library offers {count.value} {what} interfaces; one is expected")
     address = ctypes.c_uint64.from_address(found.value).value
-    version = struct.unpack("<II", ctypes.string_at(address + 16, 8))
+    version = struct.unpack("<II", ctypes.string_at(address + _VERSION_OFFSET, 8))
     if version != expected:
         raise CompilerError(
             f"this wheel has QNN {what} API {version[0]}.{version[1]}, and compilers/qnn/api.py knows the layout of "
