@@ -143,7 +143,7 @@ def simulate_all(
     notes: dict[str, None] = {}
     for row in sorted(rows, key=lambda r: r.latency_s or 0.0):
         if row.status != "ok":
-            console.print(f"left out: {_name(row)}: {row.reason}", style="yellow", highlight=False, markup=False)
+            console.print(f"left out: {_name(row)}: {row.reason}", style="yellow")
             continue
         try:
             found, assumptions = _simulated(row, device, trace, options, bounds=bounds)

@@ -146,7 +146,7 @@ def print_verified(verified: Sequence[Verified], mode: str, console: Console) ->
         console.print(table)
     for v, row in done:
         if row.reason:
-            console.print(f"  {v.chosen.name} is not drawn: {row.reason}", highlight=False, markup=False)
+            console.print(f"  {v.chosen.name} is not drawn: {row.reason}")
     for v in (v for v in verified if v.reason is not None):
         console.print(f"  {v.chosen.name} came to nothing: {v.reason}")
     for note in dict.fromkeys(n for v in verified if v.row for n in v.row.notes):
