@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments import store
 from experiments.evaluator.noise import NoiseError, Ratio, drift_ratio, ratio_of_medians
-from experiments.units import joules, seconds
+from experiments.units import counted, joules, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -275,8 +275,12 @@ def markdown(report: Report, limits: Limits) -> str:
     """Write the summary for a pull request: verdict first, then what is worth looking at, then all of it."""
     bad = [c for c in report.comparisons if c.verdict in _BAD]
     energy = "" if limits.energy is None else f", energy {limits.energy:g}"
-    verdict = f"**{len(bad)} regressions**" if bad else "**No regression**"
-    lines = [f"{verdict} in {len(report.comparisons)} comparisons (latency {limits.latency:g}{energy})", ""]
+    total, unclear = len(report.comparisons), sum(c.verdict is Verdict.UNCLEAR for c in report.comparisons)
+    verdict = f"**{counted(len(bad), 'regression')}**" if bad else "**No regression**"
+    if total and unclear == total:
+        verdict = f"**{Verdict.UNCLEAR.capitalize()}**"
+    noisy = f"; {unclear} too noisy to tell" if 0 < unclear < total else ""
+    lines = [f"{verdict} in {counted(total, 'comparison')} (latency {limits.latency:g}{energy}){noisy}", ""]
     lines += _table(
         sorted(report.comparisons, key=lambda c: (c.verdict not in _BAD, -(c.ratio.typical if c.ratio else 9)))
     )

@@ -40,6 +40,7 @@ from experiments.plans import read_plan, write_plan
 from experiments.plot import draw_frontiers
 from experiments.ranking import OBJECTIVES, Ranked, rank
 from experiments.table import print_result
+from experiments.units import counted
 from graphs import Calibration, Graph, GraphError, random_inputs
 from partition import (
     PRECISIONS,
@@ -120,7 +121,7 @@ def run(options: Options, argv: list[str]) -> tuple[int, Path]:
     except KeyboardInterrupt:
         cancel_children()
         _finish(request, tuple(fresh.values()), console)
-        console.print(f"\ninterrupted; {len(fresh)} candidates are kept, the same command resumes", style="bold")
+        console.print(f"\ninterrupted; {counted(len(fresh), 'candidate')} kept, the same command resumes", style="bold")
         return INTERRUPTED, request.folder
     code = _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
     return code, request.folder
@@ -419,11 +420,12 @@ def _caption(ranked: Sequence[Ranked]) -> str:
         )
     ]
     if misplaced:
-        parts.append(f"{misplaced} candidates ran partly elsewhere than asked and are not drawn.")
+        parts.append(f"{counted(misplaced, 'candidate')} ran partly elsewhere than asked and are not drawn.")
     if uncalibrated:
-        parts.append(f"{uncalibrated} candidates have no calibrated latency, where others do, and are not drawn.")
+        about = counted(uncalibrated, "candidate")
+        parts.append(f"{about} without a calibrated latency, where others have one, are not drawn.")
     if failed:
-        parts.append(f"{failed} candidates failed and are listed in outcomes.jsonl.")
+        parts.append(f"{counted(failed, 'candidate')} failed, as outcomes.jsonl tells.")
     return " ".join(parts)
 
 

@@ -241,7 +241,7 @@ def _report(runs: Sequence[Run], notes: Sequence[str], device: Device, out: Path
     for run in runs:
         if run not in answered:
             console.print(f"{run.name} answered nothing within the first minute", style="yellow")
-        if run.result.unfinished > 1:
+        if not run.result.keeps_up:
             share = run.result.unfinished / (run.result.unfinished + run.result.requests)
             console.print(
                 f"{run.name} cannot keep up: {share:.0%} of the requests are not answered",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.console import plain_table
-from experiments.units import interval, joules, seconds, significant, size
+from experiments.units import counted, interval, joules, seconds, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def _remark(row: Row) -> str:
 def _print_failures(rows: Sequence[Row], console: Console) -> None:
     if not rows:
         return
-    console.print(f"\n{len(rows)} candidates came to nothing:", style="bold")
+    console.print(f"\n{counted(len(rows), 'candidate')} came to nothing:", style="bold")
     for row in rows:
         about = f"{row.backend} {row.device}/{row.processor} {_variant(row)}"
         console.print(f"  {about} ({row.failed_action}): {row.reason}")

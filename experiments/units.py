@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 _PREFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
+_COUNTED: Final = _PREFIXES[:4]  # there is no thousandth of a byte
 
 
 def quantity(value: float | None, unit: str, digits: int = 3) -> str:
@@ -14,7 +15,8 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
-    factor, prefix = next(((f, p) for f, p in _PREFIXES if abs(value) >= f), _PREFIXES[-1])
+    prefixes = _COUNTED if unit == "B" else _PREFIXES
+    factor, prefix = next(((f, p) for f, p in prefixes if abs(value) >= f), prefixes[-1])
     return f"{significant(value / factor, digits)} {prefix}{unit}".strip()
 
 
@@ -50,6 +52,11 @@ def watts(value: float | None) -> str:
 def size(value: float | None) -> str:
     """Write a number of bytes, with decimal prefixes."""
     return quantity(value, "B")
+
+
+def counted(number: int, what: str) -> str:
+    """Write a count and what is counted, in the plural where it is not one."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def ratio_db(value: float | None) -> str:

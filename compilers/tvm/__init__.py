@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 # Newer ffi releases satisfy the wheel's own requirement and crash when TIR is serialised (docs/vendor_bugs.md).
 _FFI_PINS: Final = {"0.27.0.post1": ("0.1.14.post1", "0.1.14.post0")}
-_REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for fp32"}
+_REFUSED: Final = {"fp16": "its code for CPUs computes in float32 only; ask for fp32 or int8"}
 _GPU_KINDS: Final = ("opencl", "metal", "cuda")
 # Largest difference over the largest value of the reference, for a model whose sums are float16.
 _TOLERANCES_GPU: Final = {"fp16": 0.05}

@@ -62,7 +62,7 @@ def choose(runs: Sequence[Run], demands: Demands, device: Device) -> Choice:
 
 def _refusal(run: Run, demands: Demands) -> str | None:
     result = run.result
-    if result.requests == 0 or result.unfinished > max(1, result.requests // 100):
+    if not result.keeps_up:
         return "cannot keep up with the requests"
     if demands.deadline_s is not None and _p99(run) > demands.deadline_s:
         return f"misses the deadline: p99 {seconds(_p99(run))} against {seconds(demands.deadline_s)}"
@@ -97,8 +97,10 @@ def _against_fastest(best: Run, runs: Sequence[Run], refusals: dict[str, str | N
     reason = refusals[fastest.name]
     if reason is not None:
         return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), but {reason}."]
-    saved = 1.0 - _energy(best) / _energy(fastest)
-    return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), and takes {saved:.0%} more energy to no use."]
+    more = _energy(fastest) / _energy(best) - 1.0
+    if more <= 0.0:  # within 2 % of the fastest, which takes no more energy either
+        return []
+    return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), and takes {more:.0%} more energy to no use."]
 
 
 def _ties(best: Run, able: Sequence[Run]) -> list[str]:

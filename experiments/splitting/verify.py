@@ -11,6 +11,7 @@ from compilers import Action, get_compiler
 from experiments import store
 from experiments.evaluator import Context, Failure, compile_plan, depends_on, evaluate, handovers
 from experiments.split_costs import handed_over, moved_bytes, plan_of, value
+from experiments.units import counted
 from partition.search import Constraints
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def verify(
         key = _key(request, plan)
         row = known.get(key)
         if row is None or store.may_differ_next_time(row):
-            tell(f"verifying {one.name}: {len(plan.segments)} segments")
+            tell(f"verifying {one.name}: {counted(len(plan.segments), 'segment')}")
             found = _evaluated(request, plan, key, one, context())
             row = store.better(found, row)
             if row is found:

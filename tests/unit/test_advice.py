@@ -108,6 +108,22 @@ def test_waking_up_and_falling_behind_are_named() -> None:
     assert "cannot keep up" in " ".join(choose(late, Demands(), DEVICE).sentences)
 
 
+def test_the_last_request_under_way_is_no_falling_behind() -> None:
+    busy = run_of(row("a", "npu", 5e-4), poisson(200.0, 60.0, 0)).result
+    assert dataclasses.replace(busy, unfinished=2).keeps_up
+    assert not dataclasses.replace(busy, unfinished=busy.requests // 10).keeps_up
+    assert not dataclasses.replace(busy, latency_s=np.array([])).keeps_up
+
+
+def test_the_energy_that_a_needlessly_fast_rival_takes_is_told_over_that_of_the_choice() -> None:
+    trace = poisson(200.0, 60.0, 0)
+    frugal, fast = run_of(row("frugal", "npu", 2e-3), trace), run_of(row("fast", "cpu", 1e-3), trace)
+    more = (fast.energy_j() or 0.0) / (frugal.energy_j() or 1.0) - 1.0
+    assert more > 0.1  # the CPU idles at a higher power
+    text = " ".join(choose([frugal, fast], Demands(deadline_s=1.0), DEVICE).sentences)
+    assert f"takes {more:.0%} more energy to no use" in text
+
+
 def split_row(**changes: object) -> store.Row:
     parts = ({"compute": 1e-4, "memory": 1e-5, "static": 2e-4}, {"compute": 3e-4, "memory": 3e-5, "static": 4e-4})
     both = {cause: parts[0][cause] + parts[1][cause] for cause in parts[0]}

@@ -92,8 +92,14 @@ def test_processes_that_came_to_other_medians_widen_the_interval(
     slow = noisy(1.25e-3, 2)
     before = folder(tmp_path / "a", measured(noisy(1e-3, 0), process_medians_s=(1e-3, 1.001e-3)))
     assert main([before, folder(tmp_path / "b", measured(slow, process_medians_s=(1.25e-3, 1.251e-3)))]) == 1
+    capsys.readouterr()
     assert main([before, folder(tmp_path / "c", measured(slow, process_medians_s=(1.25e-3, 1.05e-3)))]) == 0
-    assert "too noisy to tell" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("**Too noisy to tell** in 1 comparison (latency 1.2)")
+    fine = measured(noisy(1e-3, 0), backend="tvm", plan_digest="b", key="b")
+    unclear = measured(slow, process_medians_s=(1.25e-3, 1.05e-3))
+    both = folder(tmp_path / "d", measured(noisy(1e-3, 0)), fine)
+    assert main([both, folder(tmp_path / "e", unclear, fine)]) == 0
+    assert capsys.readouterr().out.startswith("**No regression** in 2 comparisons (latency 1.2); 1 too noisy to tell")
 
 
 def test_a_metered_energy_is_judged_by_the_meters_uncertainty(

@@ -39,6 +39,11 @@ class Result:
     stored_j: float
 
     @property
+    def keeps_up(self) -> bool:
+        """Whether it answers what comes: the last few requests are always under way when the time is over."""
+        return self.requests > 0 and self.unfinished <= max(1, self.requests // 100)
+
+    @property
     def horizon_s(self) -> float:
         """The time simulated."""
         return float(self.step_s * len(self.time_s))
