@@ -67,8 +67,8 @@ def _panel(axis: Axes, points: Sequence[Point], axes: Sequence[Axis], unit: str)
         else:
             axis.plot(xs, [_spill(point) for point in line], label=label, **style)  # type: ignore[arg-type]
     axis.set_xticks(list(places.values()), list(places))
-    axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_locator(MaxNLocator(6))
+    axis.set_ylim(0, max(axis.get_ylim()[1], 1.0) if unit == "B" else None)  # one byte is the least that spills
+    axis.yaxis.set_major_locator(MaxNLocator(6, integer=unit == "B"))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, unit)))
     axis.grid(visible=True, color="#dddddd", linewidth=0.5)
     axis.set_axisbelow(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.labels import untangle
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_TITLE_SHARE: Final = 0.95  # characters differ in width, so a line may come out longer than the mean
 
 
 def pyplot() -> Any:  # noqa: ANN401 - the module, which is imported late
@@ -25,8 +27,26 @@ def pyplot() -> Any:  # noqa: ANN401 - the module, which is imported late
 
 
 def save(figure: Any, stem: Path) -> None:  # noqa: ANN401 - a Figure, whose module is not imported here
-    """Lay the labels of points out, write `stem`.png and `stem`.svg, and let the figure go."""
+    """Lay titles and the labels of points out, write `stem`.png and `stem`.svg, and let the figure go.
+
+    What does not fit, a legend wider than its panel for instance, makes the picture larger: nothing is cut off.
+    """
+    _wrap_title(figure)
     untangle(figure)
     for suffix in (".png", ".svg"):
-        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata={"Date": None} if suffix == ".svg" else None)
+        metadata = {"Date": None} if suffix == ".svg" else None
+        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata=metadata, bbox_inches="tight")
     pyplot().close(figure)
+
+
+def _wrap_title(figure: Any) -> None:  # noqa: ANN401 - a Figure
+    """Write the title above all panels in as many lines as the picture's width asks for."""
+    title = figure.get_suptitle()
+    if not title:
+        return
+    text = next(text for text in figure.texts if text.get_text() == title)
+    longest = max(title.split("\n"), key=len)
+    room = figure.bbox.width / text.get_window_extent().width
+    if room < 1.0:
+        width = max(int(_TITLE_SHARE * room * len(longest)), 1)
+        text.set_text("\n".join(part for line in title.split("\n") for part in textwrap.wrap(line, width)))

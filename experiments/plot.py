@@ -53,12 +53,14 @@ def _colours(drawn: Sequence[Ranked]) -> dict[str, str]:
 
 
 def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], colours: dict[str, str]) -> None:
+    # Colour alone would tell nothing to readers who do not see it, nor on paper.
+    named = len({p.row.backend for p in points}) > 1
     for series in dict.fromkeys(p.row.series for p in points):
         members = [p for p in points if p.row.series == series]
         colour = colours[series[0]]
         for point in members:
             _point(axis, point, objectives, colour)
-        for place, label in _labels(members, objectives).items():
+        for place, label in _labels(members, objectives, named=named).items():
             axis.annotate(label, place, xytext=(0, 0), textcoords="offset points", fontsize=7, color=colour)
         _frontier_line(axis, [p for p in members if p.standing == "frontier"], objectives, colour)
     _device_line(axis, points, objectives)
@@ -68,8 +70,11 @@ def _panel(axis: Axes, points: Sequence[Ranked], objectives: tuple[str, str], co
     axis.set_axisbelow(True)
 
 
-def _labels(points: Sequence[Ranked], objectives: tuple[str, str]) -> dict[tuple[float, float], str]:
-    """Return one label per place: points that lie on each other (compressed weights, say) share it."""
+def _labels(points: Sequence[Ranked], objectives: tuple[str, str], *, named: bool) -> dict[tuple[float, float], str]:
+    """Return one label per place, with the backend if `named`: points on each other (compressed weights, say) share it.
+
+    All points are of one series, hence of one backend.
+    """
     at: dict[tuple[float, float], list[str]] = {}
     for point in points:
         row = point.row
@@ -78,8 +83,9 @@ def _labels(points: Sequence[Ranked], objectives: tuple[str, str]) -> dict[tuple
         metered = ", metered" if "energy" in objectives and row.energy_source == "measured" else ""
         x, y = (_known(point, objective)[0] for objective in objectives)
         at.setdefault((x, y), []).append(f"{row.precision}{how}{where}{metered}")
+    about = f"{points[0].row.backend} " if named else ""
     return {
-        place: f"{names[0]}, {len(names) - 1} more" if len(names) > 2 else ", ".join(names)
+        place: about + (f"{names[0]}, {len(names) - 1} more" if len(names) > 2 else ", ".join(names))
         for place, names in at.items()
     }
 
@@ -149,4 +155,4 @@ def _legend(figure: Figure, drawn: Sequence[Ranked], colours: dict[str, str]) ->
     markers = [entry(f"latency {s}", marker=_MARKERS[s], color="#444444", ls="") for s in sources if s]
     hollow = entry("off the frontier", marker="o", color="#444444", markerfacecolor="white", ls="")
     best = entry("best of the device", color="#888888", ls=":", lw=2.5)
-    figure.legend(handles=[*series, *markers, hollow, best], loc="outside right upper", fontsize=8, frameon=False)
+    figure.legend(handles=[*series, *markers, hollow, best], loc="outside right center", fontsize=8, frameon=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
     from experiments.sustained_job import Run
     from partition import Device
 
+_MARKERS: Final = "osD^vP"  # a marker each, for readers without colour
 _MOST_CURVES: Final = 5
-_TITLE_WIDTH: Final = 110  # characters that fit above both columns
+_MARKED: Final = 8  # markers along a curve
 _POINTS: Final = 240
 _WIDE_RATIO: Final = 4.0
 _VISIBLE_RATIO: Final = 0.03  # a shorter way than this is hidden under its own marker
@@ -44,7 +44,7 @@ def draw_sustained(
     left_out = f", {len(runs) - len(shown)} more candidates only bottom right" if len(runs) > len(shown) else ""
     run = f"{shown[0].row.model}, {shown[0].result.title}"
     title = f"{device.title}: {run} (simulated; shade, bars: intervals{left_out})"
-    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize=12)
+    figure.suptitle(title, fontsize=12)
     save(figure, stem)
 
 
@@ -69,10 +69,12 @@ def _shown(runs: Sequence[Run], lines: Sequence[Mapping[str, Any]]) -> list[Run]
 
 
 def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | None) -> None:
-    for colour, (name, result) in zip(COLOURS, results.items(), strict=False):
+    for number, (name, result) in enumerate(results.items()):
+        colour = COLOURS[number]
         end, mean = result.windows(max(1.0, result.horizon_s / _POINTS))
         whole = result.mean_s()
-        axis.plot(end / 60, mean, color=colour, lw=1.5, label=f"{name}: mean {seconds(whole)}{_won(name, standing)}")
+        label = f"{name}: mean {seconds(whole)}{_won(name, standing)}"
+        axis.plot(end / 60, mean, lw=1.5, label=label, **_style(number, len(end)))
         if whole is not None:
             axis.axhline(whole, color=colour, lw=0.8, ls=":")
     if standing is not None and standing.crossover_s is not None:
@@ -93,6 +95,13 @@ def _latency(axis: Axes, results: Mapping[str, Result], standing: Standing | Non
     _dress(axis, "latency")
     _ticks(axis, "y", "s", axis.get_ylim())
     axis.legend(fontsize=8, loc="best", edgecolor="none", framealpha=0.85)
+
+
+def _style(number: int, points: int) -> dict[str, Any]:
+    """Return colour and marker of a curve; the markers of one curve lie between those of the others."""
+    every = max(points // _MARKED, 1)
+    start = number * every // _MOST_CURVES
+    return {"color": COLOURS[number], "marker": _MARKERS[number], "ms": 4.5, "markevery": (start, every)}
 
 
 def _won(name: str, standing: Standing | None) -> str:
@@ -119,11 +128,11 @@ def _bands(axis: Axes, runs: Sequence[Run]) -> None:
 
 
 def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
-    for colour, result in zip(COLOURS, results.values(), strict=False):
+    for number, result in enumerate(results.values()):
         time, temperatures = _thinned(result, result.temperatures_c)
-        axis.plot(time, temperatures[:, 0], color=colour, lw=1.5)
+        axis.plot(time, temperatures[:, 0], lw=1.5, **_style(number, len(time)))
         if len(result.node_names) > 1:
-            axis.plot(time, temperatures[:, -1], color=colour, lw=1.2, ls="--")
+            axis.plot(time, temperatures[:, -1], lw=1.2, ls="--", **_style(number, len(time)))
     names = next(iter(results.values())).node_names
     axis.set_title(f"solid: {names[0]}" + (f", dashed: {names[-1]}" if len(names) > 1 else ""), fontsize=9)
     _dress(axis, "temperature (degC)")
@@ -131,11 +140,11 @@ def _temperatures(axis: Axes, results: Mapping[str, Result]) -> None:
 
 def _clock_and_power(axis: Axes, results: Mapping[str, Result]) -> None:
     power_axis = axis.twinx()
-    for colour, result in zip(COLOURS, results.values(), strict=False):
+    for number, result in enumerate(results.values()):
         time, clock = _thinned(result, result.clock_ratio[:, None])
         _, power = _thinned(result, result.power_w[:, None])
-        axis.plot(time, clock[:, 0], color=colour, lw=1.5)
-        power_axis.plot(time, power[:, 0], color=colour, lw=1.0, ls=":")
+        axis.plot(time, clock[:, 0], lw=1.5, **_style(number, len(time)))
+        power_axis.plot(time, power[:, 0], lw=1.0, ls=":", **_style(number, len(time)))
     axis.set_ylim(0, 1.08)
     axis.set_title("solid: clock, dotted: power", fontsize=9)
     _dress(axis, "clock (share of the fastest)")
@@ -166,14 +175,8 @@ def _frontiers(axis: Axes, runs: Sequence[Run], lines: Sequence[Mapping[str, Any
         label = "first minute" if when == "burst" else "all of it"
         axis.step(*zip(*on, strict=True), where="post", color=colour, ls=style, lw=1.4, label=f"frontier, {label}")
     for run, line in zip(runs, lines, strict=True):
-        if line["sustained_standing"] == "frontier":
-            axis.annotate(
-                run.name,
-                (line["sustained_s"], line["sustained_j"]),
-                xytext=(6, 5),
-                textcoords="offset points",
-                fontsize=7,
-            )
+        place = (line["sustained_s"], line["sustained_j"])
+        axis.annotate(run.name, place, xytext=(6, 5), textcoords="offset points", fontsize=7)
     _dress(axis, "energy per inference, idling included")
     ends = [f"{when}_{end}" for when in ("burst", "sustained") for end in ("low", "high")]
     _ticks(axis, "x", "s", [line[f"{end}_s"] for line in lines for end in ends])

@@ -271,8 +271,9 @@ def _draw_positions(axis: Axes, found: Sensitivity, what: Callable[[Any], float]
 def _bars(axis: Axes, values: Sequence[float], unit: str) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    bars = axis.bar(range(len(values)), values, color=COLOURS[0], width=0.6)
-    axis.bar_label(bars, [tick(v, unit) for v in values], fontsize=7)
+    axis.bar(range(len(values)), values, color=COLOURS[0], width=0.6)
+    for place, v in enumerate(values):  # texts stay above their bars, where annotations of points would be moved
+        axis.text(place, v, tick(v, unit), fontsize=7, ha="center", va="bottom")
     axis.tick_params(labelsize=7)
     axis.margins(y=0.15)
     if min(values, default=0) > 0 and max(values) / min(values) > _WIDE_RATIO:
