@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from typing import Final
 
-_PREFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))
-_COUNTED: Final = _PREFIXES[:4]  # there is no thousandth of a byte
+_PREFIXES: Final = (
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "u"),
+    (1e-9, "n"),
+    (1e-12, "p"),
+)
+_COUNTED: Final = _PREFIXES[:5]  # there is no thousandth of a byte
 
 
 def quantity(value: float | None, unit: str, digits: int = 3) -> str:

@@ -1,6 +1,7 @@
-"""The published tables with their consistency checks: `python -m experiments.published [R1 ...]`.
+"""The published tables, or one of your own, with their consistency checks: `python -m experiments.published [R1 ...]`.
 
-Exit code: 0 printed, 2 for an unknown table or objective. A figure that does not add up is a finding, not a failure.
+Exit code: 0 printed, 2 for an unknown or unusable table or objective.
+A figure that does not add up is a finding, not a failure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import argparse
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,30 +19,36 @@ if TYPE_CHECKING:
     from experiments.published.checks import Check, Implied
     from experiments.published.tables import Table
 
+_REPORTS: Final = ("A", "B")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and print the tables asked for."""
     parser = argparse.ArgumentParser(prog="python -m experiments.published", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", metavar="TABLE", help="R1 to R16 (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="TABLE", help="R1 to R16 (default: all), or a CSV file of yours: the first column"
+        " names the row, the others are numbers in SI units, such as backend,latency_s,power_w,gops_per_w,macs",
+    )  # fmt: skip
     parser.add_argument("--objectives", default="", metavar="X,Y", help="columns that span the frontier")
     parser.add_argument("--json", action="store_true", help="print all of it as one JSON object")
     options = parser.parse_args(argv)
     from experiments.published.checks import checks, implied_frontiers
-    from experiments.published.tables import load_table, table_names
+    from experiments.published.tables import TableError, load_table, read_table, table_names
 
     objectives = tuple(filter(None, options.objectives.split(",")))
     found = {}
     try:
         for name in options.names or table_names():
-            table = load_table(name)
+            table = read_table(Path(name)) if name.endswith(".csv") else load_table(name)
             found[table.name] = (table, checks(table), implied_frontiers(table, objectives))
-    except KeyError as error:
+    except (KeyError, TableError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps({name: _plain(*parts) for name, parts in found.items()}, indent=1))
         return 0
-    print("Published by two field reports, not verified, and not ours.")
+    if any(table.report in _REPORTS for table, _, _ in found.values()):
+        print("Published by two field reports, not verified, and not ours.")
     for table, made, frontiers in found.values():
         _print(table, made, frontiers)
     return 0
@@ -59,7 +67,7 @@ def _plain(table: Table, made: Sequence[Check], frontiers: Sequence[Implied]) ->
 def _print(table: Table, made: Sequence[Check], frontiers: Sequence[Implied]) -> None:
     from experiments.published.checks import write_value
 
-    print(f"\n{table.name}  {table.title} (report {table.report})")
+    print(f"\n{table.name}  {table.title} ({_source(table)})")
     extra = tuple(name for name in table.minimise if name not in table.columns)
     cells = [(*table.columns, *(f"{name} (computed)" for name in extra))]
     for i, row in enumerate(table.rows):
@@ -68,11 +76,26 @@ def _print(table: Table, made: Sequence[Check], frontiers: Sequence[Implied]) ->
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     for cell in cells:
         print("  " + "  ".join(text.ljust(width) for text, width in zip(cell, widths, strict=True)).rstrip())
+    if table.facts:
+        stated = ", ".join(f"{name} {_fact(name, value)}" for name, value in table.facts.items())
+        print(f"  stated beside it: {stated}")
     for check in made:
         print(f"  {'agrees' if check.holds else 'DIFFERS'}: {check.text}")
     for implied in frontiers:
         rest = ", ".join(f"{name} (by {by})" for name, by in implied.dominated_by.items()) or "none"
         print(f"  frontier by {' and '.join(implied.objectives)}: {', '.join(implied.on)}; dominated: {rest}")
+
+
+def _source(table: Table) -> str:
+    return f"report {table.report}" if table.report in _REPORTS else table.report
+
+
+def _fact(name: str, value: float | list[float]) -> str:
+    from experiments.published.checks import write_value
+
+    unit = name.removesuffix("_low").removesuffix("_high").removesuffix("_worst").removesuffix("_spread")
+    values = value if isinstance(value, list) else [value]
+    return " / ".join(write_value(unit, float(one)) for one in values)
 
 
 if __name__ == "__main__":

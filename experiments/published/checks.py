@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments.frontier import frontier
+from experiments.published.tables import load_table
 from experiments.units import joules, quantity, seconds
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class Implied:
 
 def checks(table: Table) -> tuple[Check, ...]:
     """Return the checks that apply to this table."""
-    check = _CHECKS.get(table.name)
-    return tuple(check(table)) if check else ()
+    return tuple(_CHECKS.get(table.name, _columns)(table))
 
 
 def implied_frontiers(table: Table, objectives: tuple[str, ...] = ()) -> tuple[Implied, ...]:
@@ -71,6 +71,18 @@ def _same(what: str, computed: float, stated: float, write: Callable[[float], st
     return Check(holds=holds, text=f"{what}: {write(computed)} by the table, {write(stated)} stated")
 
 
+def _columns(table: Table) -> Iterator[Check]:
+    """Hold what a table states against what follows from its other columns: energy, and operations per watt."""
+    has = set(table.columns)
+    for row in (dict(zip(table.columns, values, strict=True)) for values in table.rows):
+        name = row[table.columns[0]]
+        if {"latency_s", "power_w", "energy_j"} <= has:
+            yield _same(f"{name}: power x latency", row["power_w"] * row["latency_s"], row["energy_j"], joules)
+        energy_j = row.get("energy_j") or row.get("power_w", 0.0) * row.get("latency_s", 0.0)
+        if energy_j and {"gops_per_w", "macs"} <= has:
+            yield _same(f"{name}: GOPs/W", 2.0 * row["macs"] / energy_j / 1e9, row["gops_per_w"], _number)
+
+
 def _number(value: float) -> str:
     return f"{value:.3g}"
 
@@ -97,6 +109,13 @@ def _r2(table: Table) -> Iterator[Check]:
 def _r3(table: Table) -> Iterator[Check]:
     for name, cold, steady, stated in table.rows:
         yield _same(f"{name}, cold over steady", cold / steady, stated, _number)
+    other = load_table("R2").row("YOLOv5s")
+    steady = table.row("YOLOv5s")["steady_latency_s"]
+    npu, gpu = other["npu_latency_s"], other["gpu_latency_s"]
+    text = (
+        f"YOLOv5s: {seconds(steady)} in the steady state is neither R2's NPU ({seconds(npu)}) nor GPU ({seconds(gpu)})"
+    )
+    yield Check(holds=steady in {npu, gpu}, text=text)
 
 
 def _r4(table: Table) -> Iterator[Check]:
@@ -144,7 +163,8 @@ def _r11(table: Table) -> Iterator[Check]:
 
 def _r13(table: Table) -> Iterator[Check]:
     misses, power = table.column("last_level_miss_ratio"), table.column("relative_power")
-    text = f"{1 - misses[1] / misses[0]:.0%} fewer misses go with {1 - power[1] / power[0]:.1%} less power"
+    fewer, saved = 1 - misses[1] / misses[0], 1 - power[1] / power[0]
+    text = f"{fewer:.0%} fewer misses go with {saved:.1%} less power: they cost {saved / fewer:.0%} of it, if no more"
     yield Check(holds=misses[1] < misses[0] and power[1] < power[0], text=text)
 
 
@@ -197,7 +217,8 @@ _CHECKS: Final[dict[str, Callable[[Any], Iterator[Check]]]] = {
 
 
 _UNITS: Final = {
-    "bytes_per_s": "B/s", "flops_per_s": "FLOP/s", "hz": "Hz", "bytes": "B", "s": "s", "w": "W", "j": "J",
+    "k_per_s": "K/s", "bytes_per_s": "B/s", "flops_per_s": "FLOP/s", "hz": "Hz", "bytes": "B", "s": "s", "w": "W",
+    "j": "J",
 }  # fmt: skip
 
 

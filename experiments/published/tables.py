@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import difflib
 import functools
+import math
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FILE: Final = Path(__file__).parent / "tables.toml"
+
+# What the end of a column's name says about it; the longer ends first, as "_per_s" is no time.
+_LARGER_IS_BETTER: Final = ("_per_w", "_per_s")
+_SMALLER_IS_BETTER: Final = ("_s", "_w", "_j")
+
+
+class TableError(ValueError):
+    """A table that cannot be used; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +39,12 @@ class Table:
     maximise: tuple[str, ...] = ()
 
     def column(self, name: str) -> tuple[Any, ...]:
-        """Return one column, top down; "energy_j" is latency times power where the table has both.
+        """Return one column, top down; "energy_j" is latency times power where the table has both and not it.
 
         Raises:
             KeyError: there is no such column; the message lists those there are.
         """
-        if name == "energy_j" and {"latency_s", "power_w"} <= set(self.columns):
+        if name == "energy_j" and name not in self.columns and {"latency_s", "power_w"} <= set(self.columns):
             return tuple(t * w for t, w in zip(self.column("latency_s"), self.column("power_w"), strict=True))
         if name not in self.columns:
             raise KeyError(f"{self.name} has no column {name!r}; it has {', '.join(self.columns)}")
@@ -84,6 +94,55 @@ def load_table(name: str) -> Table:
         minimise=tuple(entry.get("minimise", ())),
         maximise=tuple(entry.get("maximise", ())),
     )
+
+
+def read_table(path: Path) -> Table:
+    """Read somebody's figures from a CSV file: the first column names the row, the others are numbers in SI units.
+
+    Objectives are the columns whose names end in a unit of time, power or energy, or in one of "per watt" or
+    "per second", which larger is better for; the energy is one where latency and power are.
+
+    Raises:
+        TableError: the file cannot be read, has no rows or no number where one is needed, or names a row twice.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            header, *lines = [row for row in csv.reader(file) if row]
+    except OSError as error:
+        raise TableError(f"cannot read the table {path} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"the table {path} is no text: {error}") from error
+    except ValueError:
+        raise TableError(f"the table {path} is empty; it needs a header such as backend,latency_s,power_w") from None
+    columns = tuple(name.strip() for name in header)
+    rows = tuple(_row(path, columns, line, number) for number, line in enumerate(lines, 2))
+    keys = [row[0] for row in rows]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if not rows or len(columns) < 2 or len(set(columns)) < len(columns) or twice is not None:
+        what = f"has the row {twice!r} twice" if twice is not None else "needs two columns of different names and a row"
+        raise TableError(f"the table {path} {what}")
+    better = tuple(name for name in columns[1:] if name.endswith(_LARGER_IS_BETTER))
+    worse = tuple(name for name in columns[1:] if name.endswith(_SMALLER_IS_BETTER) and name not in better)
+    computed = ("energy_j",) if {"latency_s", "power_w"} <= set(worse) and "energy_j" not in worse else ()
+    return Table(
+        name=path.stem, report=str(path), title="given, not verified", columns=columns, rows=rows, facts={},
+        minimise=(*worse, *computed), maximise=better,
+    )  # fmt: skip
+
+
+def _row(path: Path, columns: tuple[str, ...], cells: list[str], number: int) -> tuple[Any, ...]:
+    if len(cells) != len(columns):
+        raise TableError(f"line {number} of {path} has {len(cells)} cells where the header has {len(columns)}")
+    values = [cells[0].strip()]
+    for name, cell in zip(columns[1:], cells[1:], strict=True):
+        try:
+            value = float(cell)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise TableError(f"line {number} of {path}: {name} is {cell!r} where a number above 0 is needed")
+        values.append(value)  # type: ignore[arg-type]
+    return tuple(values)
 
 
 @functools.cache
