@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the studies asked for and print them."""
     parser = argparse.ArgumentParser(prog="python -m experiments.scenarios", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="R9, R10, ... (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="R4, R5, R6, R9, ... (default: all)")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of arrivals, jitter and wake-up times")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="draw the studies that have a picture")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
@@ -40,7 +40,8 @@ def _run(options: argparse.Namespace) -> int:
         figures[made.name] = made.figures
         if not options.json:
             print(f"\n{made.name}  {made.title}", *(f"  {line}" for line in made.lines), sep="\n", flush=True)
-            print(*(f"  assumed: {text}" for text in made.assumptions), sep="\n")
+            for text in made.assumptions:
+                print(f"  assumed: {text}")
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             drawn = draw(made.name, options.out, options.seed)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["Study", "draw", "study", "study_names"]
 
 _STUDIES: Final = {
+    "R4": "tiles",
+    "R5": "tiles",
+    "R6": "tiles",
     "R9": "clock",
     "R10": "clock",
     "R11": "memory",
