@@ -136,6 +136,19 @@ def number(accept: Callable[[float], bool], what: str) -> Callable[[str], float]
     return parse
 
 
+def ends(parse: Callable[[str], float]) -> Callable[[str], tuple[float, float]]:
+    """Make the type of an argument that is one value, or LOW:HIGH between which it swings."""
+
+    def read(text: str) -> tuple[float, float]:
+        low, colon, high = text.partition(":")
+        found = parse(low), parse(high if colon else low)
+        if found[0] > found[1]:
+            raise argparse.ArgumentTypeError(f"expected LOW:HIGH with the lower end first, got {text!r}")
+        return found
+
+    return read
+
+
 positive_number = number(lambda n: n > 0, "a number above 0")
 finite = number(lambda _: True, "a number")
 celsius = number(lambda n: n > -273.15, "a temperature in degC")  # absolute zero

@@ -10,10 +10,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, celsius, count, exit_code, finite, positive_number
+from experiments.arguments import add_bind, celsius, count, ends, exit_code, finite, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from experiments.evaluator.dynamics import Cap
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,15 +34,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
     parser.add_argument(
-        "--trace", default="closed", metavar="T", help="closed, poisson:5/s, periodic:30/s, burst:20@10s or a CSV file"
+        "--trace",
+        default="closed",
+        metavar="T",
+        help="closed, poisson:5/s, periodic:30/s, burst:20@10s, batches:1,16@3/s or a CSV file (default: closed)",
     )
     parser.add_argument("--minutes", type=positive_number, default=30.0, metavar="M", help="default: 30")
     parser.add_argument(
-        "--ambient", type=celsius, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
+        "--ambient",
+        type=ends(celsius),
+        default=(25.0, 25.0),
+        metavar="C[:D]",
+        help="air temperature in degC, or the ends between which it swings once a day (default: 25)",
     )
     parser.add_argument("--altitude", type=finite, default=0.0, metavar="M", help="metres above the sea (default: 0)")
     parser.add_argument(
-        "--supply", type=positive_number, default=1.0, metavar="R", help="supply voltage ratio (default: 1)"
+        "--supply",
+        type=ends(positive_number),
+        default=(1.0, 1.0),
+        metavar="R[:S]",
+        help="supply voltage ratio, or the ends between which it swings once an hour (default: 1)",
     )
     parser.add_argument(
         "--policy",
@@ -48,6 +61,14 @@ def _parser() -> argparse.ArgumentParser:
         default="performance",
         help="of the clock (default: performance)",
     )
+    parser.add_argument(
+        "--thermal-cap",
+        type=_cap,
+        default=None,
+        metavar="W@C",
+        help="a processor draws at most W watts while the die is above C degC, less 5 K per 1000 m (default: none)",
+    )
+    parser.add_argument("--keep-awake", action="store_true", help="idle instead of falling asleep between requests")
     parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
     parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
     add_bind(parser)
@@ -56,6 +77,15 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
+
+
+def _cap(text: str) -> Cap:
+    from experiments.evaluator.dynamics import Cap
+
+    power, at, temperature = text.partition("@")
+    if not at:
+        raise argparse.ArgumentTypeError(f"expected W@C, for example 10@80, got {text!r}")
+    return Cap(at_most_w=positive_number(power), above_c=celsius(temperature))
 
 
 if __name__ == "__main__":

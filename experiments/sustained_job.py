@@ -14,7 +14,7 @@ import numpy as np
 from experiments import store
 from experiments.arguments import INTERRUPTED, UserError
 from experiments.console import open_console, plain_table
-from experiments.evaluator.dynamics import Cost, Machine, Result, Surroundings, Trace, TraceError, parse_trace, simulate
+from experiments.evaluator.dynamics import Conditions, Cost, Machine, Result, Trace, TraceError, parse_trace, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.evaluator.dynamics.compare import Standing, compare_runs, crossover_s, first_ahead_s
 from experiments.frontier import certainly_dominated, frontier
@@ -36,7 +36,8 @@ _CSV_HEADER: Final = (
     "candidate", "processor", "backend", "precision", "latency_source", "energy_source", "burst_s", "burst_low_s",
     "burst_high_s", "sustained_s", "sustained_low_s", "sustained_high_s", "p50_s", "p99_s", "p999_s", "burst_j",
     "burst_low_j", "burst_high_j", "sustained_j", "sustained_low_j", "sustained_high_j", "peak_die_c",
-    "peak_outer_c", "throttled_ratio", "wakes", "requests", "unfinished", "burst_standing", "sustained_standing",
+    "peak_outer_c", "throttled_ratio", "drift_ratio", "wakes", "requests", "unfinished",
+    "burst_standing", "sustained_standing",
 )  # fmt: skip
 
 
@@ -84,13 +85,22 @@ def run(options: argparse.Namespace) -> int:
     except (DeviceError, TraceError) as error:
         raise UserError(str(error)) from error
     folder, rows = evaluated_rows(options, device)
-    runs, notes = simulate_all(rows, device, trace, options, console, bounds=True)
+    conditions = Conditions(
+        ambient_c=options.ambient, supply=options.supply, altitude_m=options.altitude, policy=options.policy,
+        cap=options.thermal_cap, awake=options.keep_awake,
+    )  # fmt: skip
+    runs, notes = simulate_all(rows, device, trace, conditions, options, console, bounds=True)
+    if trace.works is not None:
+        console.print("latency and energy are those of a request, however many inferences it brings", style="dim")
     if not runs:
         console.print("no candidate can be simulated; the reasons are above", style="bold")
         return 1
-    out = folder / "sustained" / re.sub(r"[^\w.-]+", "_", f"{device.name}-{trace.title}-{options.minutes:g}min")
+    about = [f"{device.name}-{trace.title}-{options.minutes:g}min"]
+    if conditions != Conditions():
+        about.append(conditions.text())
+    out = folder / "sustained" / re.sub(r"[^\w.-]+", "_", " ".join(about))
     store.open_run(out)
-    _report(runs, notes, device, out, console)
+    _report(runs, notes, device, conditions, out, console)
     return 0
 
 
@@ -130,6 +140,7 @@ def simulate_all(
     rows: Sequence[store.Row],
     device: Device,
     trace: Trace,
+    conditions: Conditions,
     options: argparse.Namespace,
     console: Console,
     *,
@@ -146,7 +157,7 @@ def simulate_all(
             console.print(f"left out: {_name(row)}: {row.reason}", style="yellow")
             continue
         try:
-            found, assumptions = _simulated(row, device, trace, options, bounds=bounds)
+            found, assumptions = _simulated(row, device, trace, conditions, options, bounds=bounds)
         except DynamicsError as error:
             console.print(f"left out: {error}", style="yellow")
             continue
@@ -161,18 +172,16 @@ def _name(row: store.Row) -> str:
 
 
 def _simulated(
-    row: store.Row, device: Device, trace: Trace, options: argparse.Namespace, *, bounds: bool
+    row: store.Row, device: Device, trace: Trace, conditions: Conditions, options: argparse.Namespace, *, bounds: bool
 ) -> tuple[Run, tuple[str, ...]]:
     name = _name(row)
     horizon_s = 60.0 * options.minutes
-    around = Surroundings(
-        ambient_c=((0.0, options.ambient),), supply=((0.0, options.supply),), altitude_m=options.altitude
-    )
+    around = conditions.surroundings(horizon_s)
 
     def one(variant: store.Row, most: int) -> tuple[Run, tuple[str, ...]]:
-        made = assemble(device, variant, policy=options.policy)
+        made = assemble(device, variant)
         each = _each(made.machine, trace, horizon_s, most)
-        machine = _grouped(made.machine, each)
+        machine = conditions.applied(_grouped(made.machine, each))
         result = simulate(machine, trace, horizon_s=horizon_s, surroundings=around, seed=options.seed)
         return Run(name=name, row=variant, result=_per_inference(result, each), each=each), made.assumptions
 
@@ -231,12 +240,15 @@ def _per_inference(result: Result, each: int) -> Result:
     return dataclasses.replace(result, latency_s=result.latency_s / each) if each > 1 else result
 
 
-def _report(runs: Sequence[Run], notes: Sequence[str], device: Device, out: Path, console: Console) -> None:
+def _report(
+    runs: Sequence[Run], notes: Sequence[str], device: Device, conditions: Conditions, out: Path, console: Console
+) -> None:
     from experiments.sustained_plot import draw_sustained
 
     answered = [run for run in runs if run.mean_s(_BURST_S) is not None]
     lines = _lines(answered)
     standing = compare_runs({run.name: run.result for run in answered}) if len(answered) > 1 else None
+    console.print(f"\n{runs[0].row.model} on {device.title}, {runs[0].result.title}, {conditions.text()}", style="bold")
     _print_table(lines, console)
     for run in runs:
         if run not in answered:
@@ -255,7 +267,7 @@ def _report(runs: Sequence[Run], notes: Sequence[str], device: Device, out: Path
             console.print(f"  {note}")
     store.write_csv(out / "sustained.csv", _CSV_HEADER, lines)
     store.write_json(out / "assumptions.json", list(notes))
-    draw_sustained(answered, lines, standing, device, out / "sustained")
+    draw_sustained(answered, lines, standing, device, conditions, out / "sustained")
     console.print(f"\nwrote sustained.png, sustained.svg, sustained.csv and assumptions.json to {out}")
 
 
@@ -286,6 +298,7 @@ def _line(run: Run) -> dict[str, Any]:
         "peak_die_c": float(result.temperatures_c[:, 0].max()),
         "peak_outer_c": float(result.temperatures_c[:, -1].max()),
         "throttled_ratio": result.throttled_ratio,
+        "drift_ratio": result.drift_ratio(),
         "wakes": result.wakes,
         "requests": result.requests * run.each,
         "unfinished": result.unfinished,
@@ -300,7 +313,7 @@ def _line(run: Run) -> dict[str, Any]:
 def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
     table = plain_table(
         "candidate", "first minute", "all of it", "p99", "p99.9", "energy, 1st min", "energy", "die", "outer",
-        "held back", no_wrap=True,
+        "held back", "drift", no_wrap=True,
     )  # fmt: skip
     for line in lines:
         marks = [_MARKS[line[f"{when}_standing"]] for when in ("burst", "sustained")]
@@ -315,6 +328,7 @@ def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
             f"{significant(line['peak_die_c'])} degC",
             f"{significant(line['peak_outer_c'])} degC",
             f"{line['throttled_ratio']:.0%}",
+            _drift(line["drift_ratio"]),
         )
     console.print(table)
     console.print(
@@ -322,6 +336,12 @@ def _print_table(lines: Sequence[Mapping[str, Any]], console: Console) -> None:
         " is simulated, with the intervals of the rows' latency and energy",
         style="dim",
     )
+
+
+def _drift(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio - 1.0:+.1%}" if ratio < 2.0 else f"{significant(ratio)} times"
 
 
 def _bounded(line: Mapping[str, Any], when: str, unit: str) -> str:

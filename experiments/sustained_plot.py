@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from experiments.evaluator.dynamics import Result
+    from experiments.evaluator.dynamics import Conditions, Result
     from experiments.evaluator.dynamics.compare import Standing
     from experiments.sustained_job import Run
     from partition import Device
@@ -29,7 +29,12 @@ _VISIBLE_RATIO: Final = 0.03  # a shorter way than this is hidden under its own 
 
 
 def draw_sustained(
-    runs: Sequence[Run], lines: Sequence[Mapping[str, Any]], standing: Standing | None, device: Device, stem: Path
+    runs: Sequence[Run],
+    lines: Sequence[Mapping[str, Any]],
+    standing: Standing | None,
+    device: Device,
+    conditions: Conditions,
+    stem: Path,
 ) -> None:
     """Draw the best runs over time and every run's way from the burst to the sustained frontier."""
     plt = pyplot()
@@ -42,7 +47,7 @@ def draw_sustained(
     _clock_and_power(axes[1][0], results)
     _frontiers(axes[1][1], runs, lines)
     left_out = f", {len(runs) - len(shown)} more candidates only bottom right" if len(runs) > len(shown) else ""
-    run = f"{shown[0].row.model}, {shown[0].result.title}"
+    run = f"{shown[0].row.model}, {shown[0].result.title}, {conditions.text()}"
     title = f"{device.title}: {run} (simulated; shade, bars: intervals{left_out})"
     figure.suptitle(title, fontsize=12)
     save(figure, stem)

@@ -16,7 +16,8 @@ _PREFIXES: Final = (
     (1e-9, "n"),
     (1e-12, "p"),
 )
-_COUNTED: Final = _PREFIXES[:5]  # there is no thousandth of a byte
+# There is no thousandth of a byte, and nobody counts in kiloseconds.
+_UNUSUAL: Final = {"B": _PREFIXES[:5], "s": _PREFIXES[4:]}
 
 
 def quantity(value: float | None, unit: str, digits: int = 3) -> str:
@@ -25,7 +26,7 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()
-    prefixes = _COUNTED if unit == "B" else _PREFIXES
+    prefixes = _UNUSUAL.get(unit, _PREFIXES)
     factor, prefix = next(((f, p) for f, p in prefixes if abs(value) >= f), prefixes[-1])
     return f"{significant(value / factor, digits)} {prefix}{unit}".strip()
 

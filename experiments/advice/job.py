@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.advice.choice import Demands, choose
 from experiments.arguments import UserError
 from experiments.console import open_console
-from experiments.evaluator.dynamics import TraceError, parse_trace
+from experiments.evaluator.dynamics import Conditions, TraceError, parse_trace
 from experiments.sustained_job import evaluated_rows, simulate_all
 from partition import Device, DeviceError, load_device
 
 if TYPE_CHECKING:
+    import argparse
+
     from rich.console import Console
 
     from graphs import Graph
@@ -33,13 +34,13 @@ def run(options: argparse.Namespace) -> int:
     except (DeviceError, TraceError) as error:
         raise UserError(str(error)) from error
     _, rows = evaluated_rows(options, device)
-    settings = argparse.Namespace(**vars(options), altitude=0.0, supply=1.0, policy="performance")
-    runs, notes = simulate_all(rows, device, trace, settings, console)
+    conditions = Conditions(ambient_c=(options.ambient, options.ambient))
+    runs, notes = simulate_all(rows, device, trace, conditions, options, console)
     if not runs:
         console.print("no candidate can be simulated; the reasons are above", style="bold")
         return 1
     choice = choose(runs, Demands(deadline_s=options.deadline, cap_w=options.cap), device)
-    console.print(f"\n{rows[0].model} on {device.title}, {trace.title}, {options.ambient:g} degC", style="bold")
+    console.print(f"\n{rows[0].model} on {device.title}, {trace.title}, {conditions.text()}", style="bold")
     for sentence in choice.sentences:
         console.print(f"  {sentence}")
     if not options.no_rule:

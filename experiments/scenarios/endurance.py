@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Final
 
-import numpy as np
-
 from experiments.evaluator.dynamics import (
+    Conditions,
     Cost,
     Machine,
     Point,
@@ -18,7 +16,7 @@ from experiments.evaluator.dynamics import (
     Surroundings,
     Trace,
     TripPoint,
-    periodic,
+    parse_trace,
     simulate,
 )
 from experiments.evaluator.dynamics.compare import Standing, compare_runs
@@ -31,7 +29,6 @@ _LADDER: Final = tuple(
     for clock, supply in ((1.0, 1.0), (0.9, 0.94), (0.8, 0.88), (0.7, 0.83), (0.6, 0.79), (0.5, 0.76), (0.4, 0.74))
 )
 _CAP_C, _CAP_W = 80.0, 10.0
-_DAY_S: Final = 86_400.0
 
 
 def _laptop() -> Machine:
@@ -117,20 +114,13 @@ def r18(seed: int = 0) -> Study:
     )  # fmt: skip
 
 
-def endurance(seed: int = 0) -> Result:
-    """Run R18: three days."""
-    horizon_s = 72 * 3600.0
-    trace = periodic(3.0, horizon_s)
-    assert trace.arrivals_s is not None, "a periodic trace has arrivals"
-    trace = dataclasses.replace(trace, works=np.where(np.arange(len(trace.arrivals_s)) % 2 == 0, 1.0, 16.0))
-    around = Surroundings(ambient_c=_swing(35.0, 10.0, _DAY_S, horizon_s), supply=_swing(1.0, 0.1, 3600.0, horizon_s))
+def endurance(seed: int = 0, hours: float = 72.0) -> Result:
+    """Run R18 for that many hours."""
+    horizon_s = hours * 3600.0
+    trace = parse_trace("batches:1,16@3/s", horizon_s, seed)
+    around = Conditions(ambient_c=(25.0, 45.0), supply=(0.9, 1.1)).surroundings(horizon_s)
     machine = dataclasses.replace(_laptop(), jitter_ratio=0.02)
     return simulate(machine, trace, horizon_s=horizon_s, step_s=1.0, surroundings=around, seed=seed)
-
-
-def _swing(middle: float, reach: float, period_s: float, horizon_s: float) -> tuple[tuple[float, float], ...]:
-    times = np.arange(0.0, horizon_s + period_s / 24, period_s / 24)
-    return tuple((float(t), middle - reach * math.cos(2 * math.pi * t / period_s)) for t in times)
 
 
 def t11c(seed: int = 0) -> Study:

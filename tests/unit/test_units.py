@@ -11,6 +11,7 @@ from experiments.units import counted, interval, joules, seconds, size, tick
         (seconds(0.0183), "18.3 ms"),
         (seconds(9.996e-4), "1000 us"),
         (seconds(12.0), "12.0 s"),
+        (seconds(1320.0), "1320 s"),
         (seconds(None), "-"),
         (joules(1.24e-2), "12.4 mJ"),
         (joules(0.0), "0 J"),

@@ -1,5 +1,6 @@
 """Latency, power and temperature over simulated time: a device under a workload trace."""
 
+from experiments.evaluator.dynamics.conditions import Cap, Conditions, swing
 from experiments.evaluator.dynamics.result import Result
 from experiments.evaluator.dynamics.simulate import simulate
 from experiments.evaluator.dynamics.thermal import RcChain
@@ -7,6 +8,8 @@ from experiments.evaluator.dynamics.traces import Trace, TraceError, parse_trace
 from experiments.evaluator.dynamics.values import Cost, Drift, Machine, Part, Point, Sleep, Surroundings, TripPoint
 
 __all__ = [
+    "Cap",
+    "Conditions",
     "Cost",
     "Drift",
     "Machine",
@@ -23,4 +26,5 @@ __all__ = [
     "periodic",
     "poisson",
     "simulate",
+    "swing",
 ]

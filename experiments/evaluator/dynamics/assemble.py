@@ -35,7 +35,7 @@ class Assembled:
     assumptions: tuple[str, ...]
 
 
-def assemble(device: Device, row: Row, *, policy: str = "performance") -> Assembled:
+def assemble(device: Device, row: Row) -> Assembled:
     """Build the machine that runs the candidate of `row`.
 
     In a plan that is cut over several processors each part follows the clock of its own; all of them idle and wake.
@@ -63,7 +63,6 @@ def assemble(device: Device, row: Row, *, policy: str = "performance") -> Assemb
         points=parts[0].points,
         others=tuple(parts[1:]),
         sleep=_together([_sleep(device, processor, stand_in, notes) for processor in processors]),
-        policy=policy,
     )
     return Assembled(machine=machine, assumptions=tuple(notes))
 

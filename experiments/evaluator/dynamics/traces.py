@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-SYNTAX: Final = "closed, poisson:5/s, periodic:30/s, burst:20@10s or a CSV file with a column arrival_s"
+SYNTAX: Final = (
+    "closed, poisson:5/s, periodic:30/s, burst:20@10s, batches:1,16@3/s or a CSV file with a column arrival_s"
+)
 _MAX_REQUESTS: Final = 20_000_000
 
 
@@ -57,6 +59,8 @@ def parse_trace(text: str, horizon_s: float, seed: int) -> Trace:
         return _steady(text, kind, _rate(text, rest), horizon_s, seed)
     if kind == "burst":
         return _bursts(text, rest, horizon_s)
+    if kind == "batches":
+        return _batches(text, rest, horizon_s)
     if text.endswith(".csv"):
         return _from_csv(Path(text), horizon_s)
     raise TraceError(f"unknown trace {text!r}; write {SYNTAX}")
@@ -90,6 +94,17 @@ def _bursts(text: str, rest: str, horizon_s: float) -> Trace:
         raise TraceError(f"cannot read trace {text!r}; write {SYNTAX}")
     starts = np.arange(0.0, horizon_s, gap_s)
     return Trace(title=text, arrivals_s=np.repeat(starts, int(size)))
+
+
+def _batches(text: str, rest: str, horizon_s: float) -> Trace:
+    """Space batches of the given sizes evenly, one size after the other; a batch is as much work as its inferences."""
+    sizes, _, rate = rest.partition("@")
+    if not all(size.isdecimal() and int(size) for size in sizes.split(",")):
+        raise TraceError(f"cannot read trace {text!r}; write {SYNTAX}")
+    even = _steady(text, "periodic", _rate(text, rate), horizon_s, 0)
+    assert even.arrivals_s is not None, "an even trace has arrivals"
+    works = np.resize(np.array([float(size) for size in sizes.split(",")]), len(even.arrivals_s))
+    return dataclasses.replace(even, works=works)
 
 
 def _from_csv(path: Path, horizon_s: float) -> Trace:
