@@ -1,20 +1,18 @@
-"""The plan to deploy, and why: `python -m experiments.advise MODEL --device D [--rate R] [--deadline S] [--cap W]`.
+"""The plan to deploy, and why: `python -m experiments.advise MODEL --device D [--rate R]`.
 
 Exit code: 0 with an advice, 1 when no candidate meets the demands, 2 for wrong arguments or a bad model.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, celsius, count, exit_code, positive_number
+from experiments.arguments import add_bind, celsius, command, count, duration, exit_code, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
-
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,16 +24,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.advise",
-        description="Choose the candidate to deploy on a device for a request rate, a deadline and a power cap.",
+    parser = command(
+        "experiments.advise",
+        "Choose the candidate to deploy on a device for a request rate, a deadline and a power cap.",
+        "resnet50 --device sm8650 --rate 30 --deadline 20ms --power-cap 2",
     )
     parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")
     parser.add_argument("--rate", type=positive_number, default=None, metavar="R", help="requests per second, Poisson"
                         " (default: one after the other)")  # fmt: skip
-    parser.add_argument("--deadline", type=_duration, default=None, metavar="T", help="of the p99, for example 20ms")
-    parser.add_argument("--cap", type=positive_number, default=None, metavar="W", help="mean power in W")
+    parser.add_argument("--deadline", type=duration, default=None, metavar="T", help="of the p99, for example 20ms")
+    parser.add_argument(
+        "--power-cap", "--cap", type=positive_number, default=None, metavar="W", help="most watts on average"
+    )
     parser.add_argument("--minutes", type=positive_number, default=10.0, metavar="M", help="to simulate (default: 10)")
     parser.add_argument(
         "--ambient", type=celsius, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
@@ -49,14 +50,6 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
-
-
-def _duration(text: str) -> float:
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
-    try:
-        return positive_number(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
 
 
 if __name__ == "__main__":

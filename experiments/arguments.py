@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED: Final = 130
+_EXAMPLES: Final = "examples:"
+_TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # the longer ends first
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
 
 
@@ -62,6 +64,21 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def command(module: str, description: str, *examples: str) -> argparse.ArgumentParser:
+    """Return the parser of `python -m module`, whose help ends with the examples as they stand."""
+    shown = "\n".join([_EXAMPLES, *(f"  python -m {module} {example}" for example in examples)])
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}", description=description, epilog=shown, formatter_class=_Help
+    )
+
+
+class _Help(argparse.HelpFormatter):
+    """Wrap all but the examples, which are for copying."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 
 def add_bind(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +169,15 @@ def ends(parse: Callable[[str], float]) -> Callable[[str], tuple[float, float]]:
 positive_number = number(lambda n: n > 0, "a number above 0")
 finite = number(lambda _: True, "a number")
 celsius = number(lambda n: n > -273.15, "a temperature in degC")  # absolute zero
+
+
+def duration(text: str) -> float:
+    """Read a time above 0 with its unit, or in seconds."""
+    unit = next((unit for unit in _TIMES if text.endswith(unit)), "")
+    try:
+        return positive_number(text.removesuffix(unit)) * _TIMES.get(unit, 1.0)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
 
 
 def _integer(text: str, least: int) -> int:

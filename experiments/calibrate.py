@@ -9,13 +9,13 @@ Exit code: 0 when latency models were written, 1 when no device had enough rows,
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, exit_code, positive_number
+from experiments.arguments import add_build, command, exit_code, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 SOURCE = "Qualcomm AI Hub Models perf.yaml (Python package qai-hub-models, BSD-3-Clause)"
@@ -45,9 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from partition import CALIBRATION_FILE
 
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.calibrate",
-        description="Fit latency models of Qualcomm NPUs to a table of measured latencies.",
+    parser = command(
+        "experiments.calibrate",
+        "Fit latency models of Qualcomm NPUs to a table of measured latencies.",
+        "qualcomm_ai_hub_latency.csv --add own.csv --result own.json",
     )
     parser.add_argument("table", type=Path, metavar="TABLE.csv", help="measured latencies, columns as the AI Hub table")
     parser.add_argument(

@@ -9,13 +9,13 @@ cannot be deployed.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, count, exit_code, positive, positive_number
+from experiments.arguments import add_build, command, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -29,8 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.deploy", description="Write what a device needs to run a plan, and run it."
+    parser = command(
+        "experiments.deploy",
+        "Write what a device needs to run a plan, and run it.",
+        "results/<run>/plans/<digest>.json --execute --tools tools/",
+        "results/<run>/plans/<digest>.json --execute --host user@board",
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a plans/<digest>.json beside results")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="default: deploy/<digest> beside plans/")

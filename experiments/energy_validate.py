@@ -6,14 +6,14 @@ Exit code: 0 when the bars are met (median error 8 %, coverage 75 to 90 %), 1 wh
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from experiments.arguments import count, exit_code, positive
+from experiments.arguments import command, count, exit_code, positive
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from experiments.evaluator.power.mlperf import HeldOut
@@ -24,8 +24,10 @@ _COVERAGE: Final = (0.75, 0.90)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, fit, judge and report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.energy_validate", description=__doc__.split("\n", 1)[0]
+    parser = command(
+        "experiments.energy_validate",
+        __doc__.split("\n", 1)[0],
+        "mlperf_edge_energy.csv",
     )
     parser.add_argument(
         "csv",

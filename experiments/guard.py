@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, count, exit_code, positive, positive_number
+from experiments.arguments import add_build, command, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.guard", description="Run a plan here, with the CPU answering when it fails."
+    parser = command(
+        "experiments.guard",
+        "Run a plan here, with the CPU answering when it fails.",
+        "results/<run>/plans/<digest>.json --fault hang@5 --fault crash@25",
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="a plans/<digest>.json beside results")
     parser.add_argument("--runs", type=positive, default=50, metavar="N", help="calls (default: %(default)s)")

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_bind, count, exit_code, positive_number
+from experiments.arguments import add_bind, command, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.knobs", description="Sweep the HTP compiler's knobs and show time and spill."
+    parser = command(
+        "experiments.knobs",
+        "Sweep the HTP compiler's knobs and show time and spill.",
+        "resnet18 --device sa8255p --vary vtcm_mb=1,2,4,8",
     )
     parser.add_argument("models", nargs="+", metavar="MODEL", help="ONNX file or zoo name")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file, with a simulator")
@@ -50,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     add_bind(parser)
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights and calibration")
-    parser.add_argument("--time-limit", type=positive_number, default=600.0, dest="time_limit_s", metavar="S")
+    parser.add_argument(
+        "--time-limit", type=positive_number, default=600.0, dest="time_limit_s", metavar="S",
+        help="seconds for one compile (default: 600)",
+    )  # fmt: skip
     return parser
 
 

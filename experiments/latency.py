@@ -7,13 +7,13 @@ Exit code: 0 done, 1 the backend cannot do it, 2 for wrong arguments or a bad mo
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, count, exit_code, positive_number
+from experiments.arguments import add_bind, command, count, exit_code, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -30,9 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.latency",
-        description="Measure one model on this machine, cold, steady and after idle.",
+    parser = command(
+        "experiments.latency",
+        "Measure one model on this machine, cold, steady and after idle.",
+        "model.onnx --bind batch=1 --precision int8",
+        "resnet18 --against tvm",
+        "--dispatch",
     )
     parser.add_argument("model", metavar="MODEL", nargs="?", help="ONNX file or zoo name")
     parser.add_argument(

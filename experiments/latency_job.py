@@ -36,6 +36,8 @@ from partition import Segment, load_device
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -97,6 +99,7 @@ def _run_dispatch(options: argparse.Namespace) -> int:
         "it is the floor of any call through this runtime from Python; it is not the dispatch of an accelerator, whose"
         " figure is the device file's, nor does it hold any transfer"
     )
+    _write(options.out / f"dispatch-{artefact.compiler}.json", artefact, dataclasses.asdict(found))
     return 0
 
 
@@ -172,9 +175,12 @@ def _store(name: str, artefact: Artefact, measured: _Measured, options: argparse
     """Keep every raw sample beside the results of the other commands."""
     path = options.out / f"latency-{name}-{artefact.compiler}-{artefact.precision}.json"
     about = {"offset_bytes": options.offset, "seed": options.seed, "compile_s": artefact.compile_s}
-    write_json(
-        path, {**environment([], [artefact.compiler]), "command": sys.argv, **about, **dataclasses.asdict(measured)}
-    )
+    _write(path, artefact, {**about, **dataclasses.asdict(measured)})
+
+
+def _write(path: Path, artefact: Artefact, found: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {**environment([], [artefact.compiler]), "command": sys.argv, **found})
     print(f"raw samples: {path}")
 
 

@@ -6,14 +6,14 @@ Exit code: 0 when there is a frontier, 1 when nothing usable came out, 2 for wro
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, backend_option, count, exit_code, names, positive
+from experiments.arguments import add_bind, backend_option, command, count, exit_code, names, positive
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 DEFAULT_MODEL = "mobilenet_v3_small"
@@ -31,10 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.pareto",
-        description="Compile one ONNX model with every backend that takes it, cost each candidate and draw the"
+    parser = command(
+        "experiments.pareto",
+        "Compile one ONNX model with every backend that takes it, cost each candidate and draw the"
         " Pareto frontier per backend.",
+        "model.onnx --bind batch=1 --calibration images/",
+        "resnet50 --device host --device sa8255p --device a17_pro",
+        "resnet50 --device sm8650 --splits 3 --objectives latency,size",
     )
     parser.add_argument(
         "model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL", help="ONNX file or zoo name (default: %(default)s)"

@@ -5,13 +5,13 @@ Exit code: 0 when something is on the accelerator, 1 when nothing is, 2 for wron
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_bind, count, exit_code, option, positive_number
+from experiments.arguments import add_bind, command, count, exit_code, option, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -43,9 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.placement",
-        description="Show where each node of a model runs, why not on the accelerator, and what would mend it.",
+    parser = command(
+        "experiments.placement",
+        "Show where each node of a model runs, why not on the accelerator, and what would mend it.",
+        "model.onnx --device sa8255p --precision int8",
+        "model.onnx --device sa8255p --refuse Pad:mode=reflect",
     )
     parser.add_argument("model", metavar="MODEL", help="ONNX file or zoo name")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")

@@ -5,12 +5,11 @@ Exit code: 0 pass, 1 a regression, 2 wrong input, or a baseline from other hardw
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import count, number
+from experiments.arguments import command, count, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,11 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, compare the two runs and print a Markdown summary."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.regress", description=__doc__.split("\n", 1)[0])
+    parser = command(
+        "experiments.regress",
+        __doc__.split("\n", 1)[0],
+        "baseline/<run> results/<run> --threshold 1.2 --energy 1.1 --markdown summary.md",
+    )
     parser.add_argument("baseline", type=Path, metavar="BASELINE", help="folder of a run (with outcomes.jsonl)")
     parser.add_argument("current", type=Path, metavar="CURRENT", help="folder of the run to judge")
     parser.add_argument("--threshold", type=_ratio, default=1.2, metavar="R", help="of latency (default: 1.2)")

@@ -11,7 +11,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, count, exit_code, names, number, positive, positive_number
+from experiments.arguments import (
+    add_bind,
+    command,
+    count,
+    duration,
+    exit_code,
+    names,
+    number,
+    positive,
+    positive_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.splits",
-        description="Find every Pareto-optimal split of one ONNX model over the processors of a device, then cut,"
+    parser = command(
+        "experiments.splits",
+        "Find every Pareto-optimal split of one ONNX model over the processors of a device, then cut,"
         " compile, run and stitch the best ones.",
+        "resnet50 --device sa8255p --precisions int8,fp16 --objectives latency,energy,error",
+        "yolov5s --device sm8650 --deadline 20ms --max-segments 3 --verify 3",
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="ONNX file or zoo name")
@@ -58,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of latency, energy, memory, error (mixes with int8) and period"
         " (default: latency,energy; pipelined: period,energy)",
     )
-    add("--deadline", type=positive_number, default=None, metavar="S", help="most seconds per inference")
+    add("--deadline", type=duration, default=None, metavar="T", help="longest latency, for example 20ms")
     add("--power-cap", type=positive_number, default=None, metavar="W", help="most watts on average")
     add(
         "--memory-cap",
@@ -74,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DB",
         help="least signal to noise of the outputs (mixes)",
     )
-    add(
-        "--period-cap", type=positive_number, default=None, metavar="S", help="most seconds between results (pipelined)"
-    )
+    add("--period-cap", type=duration, default=None, metavar="T", help="longest time between results (pipelined)")
     add(
         "--pin",
         type=_pin,

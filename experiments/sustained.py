@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, celsius, count, ends, exit_code, finite, positive_number
+from experiments.arguments import add_bind, celsius, command, count, ends, exit_code, finite, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.sustained",
-        description="Simulate a device under a workload over time, and rank candidates in a burst and in the long run.",
+    parser = command(
+        "experiments.sustained",
+        "Simulate a device under a workload over time, and rank candidates in a burst and in the long run.",
+        "resnet50 --device sm8650 --trace poisson:5/s --minutes 30",
+        "results/<run> --device sm8650 --ambient 25:45 --thermal-cap 10@80 --minutes 4320 --trace batches:1,16@3/s",
     )
     parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
     parser.add_argument("--device", required=True, metavar="NAME", help="device name or TOML file")

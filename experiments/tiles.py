@@ -9,14 +9,14 @@ Exit code: 0 when there is a result, 1 when nothing has tiles, 2 for wrong argum
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, count, exit_code, positive, positive_number
+from experiments.arguments import add_bind, command, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -34,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.tiles",
-        description="Find the best tiles of every operator on a GPU and on an NPU, and what carrying them over costs.",
+    parser = command(
+        "experiments.tiles",
+        "Find the best tiles of every operator on a GPU and on an NPU, and what carrying them over costs.",
+        "resnet18 --gpu sm8650 --npu sa8255p --simulate",
+        "--op conv2d:c=64,k=64,y=56,x=56,f=3 --codegen 1",
     )
     parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help="ONNX file or zoo name")
     parser.add_argument(

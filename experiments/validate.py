@@ -7,13 +7,13 @@ Exit code: 0 when rows were predicted, 1 when none could be, 2 for wrong argumen
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, exit_code, positive_number
+from experiments.arguments import add_build, command, exit_code, positive_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -40,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from partition import CALIBRATION_FILE
 
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.validate",
-        description="Compare predicted with measured latencies of Qualcomm NPUs.",
+    parser = command(
+        "experiments.validate",
+        "Compare predicted with measured latencies of Qualcomm NPUs.",
+        "qualcomm_ai_hub_latency.csv --models zoo",
     )
     parser.add_argument("table", type=Path, metavar="TABLE.csv", help="measured latencies, columns as the AI Hub table")
     parser.add_argument(

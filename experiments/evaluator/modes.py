@@ -150,7 +150,7 @@ class Dispatch:
     """What one call costs that computes next to nothing (R8), in seconds without the clock's own.
 
     Mean and deviation are of the calls without the 5 % fastest and slowest; `worst_jitter_s` is the slowest of all
-    calls over that mean; median and 99 % quantile are of all calls.
+    calls over that mean; median and 99 % quantile are of all calls, which are `samples_s` in their order.
     """
 
     mean_s: float
@@ -159,6 +159,7 @@ class Dispatch:
     p99_s: float
     worst_jitter_s: float
     calls: int
+    samples_s: tuple[float, ...]
 
 
 def dispatch(call: Call, *, calls: int = 1000, clock: Clock = time.perf_counter) -> Dispatch:
@@ -181,6 +182,7 @@ def dispatch(call: Call, *, calls: int = 1000, clock: Clock = time.perf_counter)
         p99_s=float(np.quantile(times, 0.99)),
         worst_jitter_s=float(times.max() - kept.mean()),
         calls=calls,
+        samples_s=tuple(times.tolist()),
     )
 
 

@@ -6,12 +6,13 @@ A figure that does not add up is a finding, not a failure.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from experiments.arguments import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,12 @@ _REPORTS: Final = ("A", "B")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and print the tables asked for."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.published", description=__doc__.split("\n", 1)[0])
+    parser = command(
+        "experiments.published",
+        __doc__.split("\n", 1)[0],
+        "R1 --objectives latency_s,energy_j",
+        "own.csv",
+    )
     parser.add_argument(
         "names", nargs="*", metavar="TABLE", help="R1 to R16 (default: all), or a CSV file of yours: the first column"
         " names the row, the others are numbers in SI units, such as backend,latency_s,power_w,gops_per_w,macs",

@@ -5,21 +5,25 @@ Exit code: 0 done, 2 for an unknown name.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import UserError, count, exit_code
+from experiments.arguments import UserError, command, count, exit_code
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the studies asked for and print them."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.scenarios", description=__doc__.split("\n", 1)[0])
+    parser = command(
+        "experiments.scenarios",
+        __doc__.split("\n", 1)[0],
+        "R9 R16 --out pictures/",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="R4, R5, R6, R9, ... (default: all)")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of arrivals, jitter and wake-up times")
     parser.add_argument("--out", type=Path, default=None, metavar="DIR", help="draw the studies that have a picture")

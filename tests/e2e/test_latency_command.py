@@ -60,6 +60,8 @@ def test_dispatch_is_a_measurement_of_its_own(tmp_path: Path, capsys: pytest.Cap
     assert re.search(
         r"median \S+ [um]s, p99 \S+ [um]s; mean \S+ [um]s \(deviation \S+ [num]s\), worst jitter \S+ [um]s", out
     )
+    stored = json.loads((tmp_path / "out" / "dispatch-ort_cpu.json").read_text())
+    assert len(stored["samples_s"]) == 1000
     for arguments in ([], ["resnet18", "--dispatch"]):
         with pytest.raises(SystemExit, match="2"):
             main(arguments)

@@ -90,6 +90,8 @@ def test_dispatch_is_net_of_the_clock_and_shows_the_worst() -> None:
     assert found.worst_jitter_s == pytest.approx(5e-6, rel=1e-2)
     assert found.median_s == pytest.approx(18.3e-6, rel=1e-3)
     assert found.p99_s == pytest.approx(18.3e-6, rel=1e-3)
+    assert len(found.samples_s) == found.calls
+    assert max(found.samples_s) - found.mean_s == pytest.approx(found.worst_jitter_s)
     with pytest.raises(ValueError, match="at least 20"):
         dispatch(call, calls=3)
 
