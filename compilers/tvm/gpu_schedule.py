@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tvm
 import tvm_ffi
-from tvm.s_tir import dlight
+from tvm.s_tir import SBlock, SBlockRealize, dlight
 
 from compilers.tvm.blocks import REDUCTION, UnscheduledError, first_line, private_like, size, sizes, unroll
 from compilers.tvm.dot import BYTES
@@ -148,10 +148,44 @@ def _flat(func: Any) -> Any | None:  # noqa: ANN401
             return None
         for block in parts.before:
             parts.sch.compute_inline(block)
-        flatten(parts.sch, parts.after[-1])
+        for block in parts.after:  # a kernel for each result
+            flatten(parts.sch, block)
     except (UnscheduledError, tvm.s_tir.schedule.ScheduleError):
         return None
-    return parts.sch.mod["main"]
+    return _with_even_choices(parts.sch.mod["main"])
+
+
+def _with_even_choices(func: Any) -> Any:  # noqa: ANN401
+    """Write comparisons of which all lanes of a vector have the same result so that TVM sees it.
+
+    What a concatenation takes from depends on the channel, and where the parts begin at multiples of the vector's
+    length, a vector comes from one of them: without this, TVM reads it element by element.
+    """
+
+    def even(loop: Any) -> Any:  # noqa: ANN401
+        realize = loop.body
+        if loop.kind != tvm.tirx.ForKind.VECTORIZED or not isinstance(realize, SBlockRealize):
+            return loop
+        block, lanes = realize.block, int(loop.extent)
+        axis = block.iter_vars[-1].var
+        first = axis // lanes * lanes
+
+        def at_least(node: Any) -> Any:  # noqa: ANN401
+            return tvm.tirx.LE(node.a, first) if node.b.same_as(axis) and _is_multiple(node.a, lanes) else node
+
+        def below(node: Any) -> Any:  # noqa: ANN401
+            return tvm.tirx.LT(first, node.b) if node.a.same_as(axis) and _is_multiple(node.b, lanes) else node
+
+        body = tvm_ffi.structural_map(block.body, [(tvm.tirx.LE, at_least), (tvm.tirx.LT, below)])
+        same = SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, annotations=block.annotations)
+        changed = SBlockRealize(realize.iter_values, realize.predicate, same)
+        return tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, changed)
+
+    return tvm_ffi.structural_map(func, [(tvm.tirx.For, even)])
+
+
+def _is_multiple(expr: Any, lanes: int) -> bool:  # noqa: ANN401
+    return isinstance(expr, tvm.tirx.IntImm) and int(expr) % lanes == 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -262,6 +262,40 @@ def test_what_a_statement_says_twice_counts_once() -> None:
     assert launch.kernel.flops == 4 * 5  # times, plus, two bounds, times
 
 
+def flat_function(nodes: list[onnx.NodeProto], shape: list[int], outputs: list[str]) -> Any:
+    """Return the only function of a graph as it is scheduled without a tile, and as it was."""
+    from compilers.tvm import frontend
+    from compilers.tvm.gpu_schedule import schedule_rest
+
+    graph = model(nodes, shape, halves=np.array([4, 4])).proto()
+    graph.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs)
+    _, functions = frontend.fused(frontend.import_graph(graph), opencl_target())
+    (func,) = functions.values()
+    scheduled, rule = schedule_rest(func, opencl_target())
+    assert rule == "flat"
+    return scheduled, func
+
+
+def test_every_result_of_a_function_has_a_kernel() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Split", ["a", "halves"], ["y", "z"], axis=1)]
+    scheduled, func = flat_function(nodes, [4, 8], ["z"])
+    _, code = kernels_of(scheduled)
+    written = {a.buffer for launch in code.launches for a in launch.kernel.accesses if a.store}
+    assert len(written) == len(code.launches) == 2
+    np.testing.assert_array_equal(outputs(on_the_host(scheduled)), outputs(func))
+
+
+@pytest.mark.parametrize(("channels", "parts", "vector"), [(8, 3, 4), (6, 3, 2), (3, 4, 1)])
+def test_a_concatenation_reads_vectors_where_its_parts_are_whole_vectors(
+    channels: int, parts: int, vector: int
+) -> None:
+    node = helper.make_node("Concat", ["x"] * parts, ["y"], axis=1)
+    scheduled, func = flat_function([node], [4, channels], [])
+    (launch,) = kernels_of(scheduled)[1].launches
+    assert {a.vector for a in launch.kernel.accesses if not a.store} == {vector}
+    np.testing.assert_array_equal(outputs(on_the_host(scheduled)), outputs(func))
+
+
 def kernels_json(artefact: Artefact) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((artefact.directory / "kernels.json").read_text())
     return rows
