@@ -3,9 +3,9 @@
 Usage: python benchmarks/export_hub_definitions.py FOLDER [NAME ...]
 
 Needs the PyPI packages `qai-hub-models` (BSD-3; 0.65 was used), for the YOLO models `ultralytics` (AGPL-3; 8.4) and
-`torchmetrics`, for MiniLM `transformers` 4.56 and `scikit-learn`, in an environment of their own: they pin other
-versions of much that this project uses. Nothing is downloaded, the models start untrained. The package also holds
-measurements (`perf.yaml`); nothing here opens them.
+`torchmetrics`, for YOLOX `yolox` 0.3 (--no-deps), for MiniLM `transformers` 4.56 and `scikit-learn`, in an environment
+of their own: they pin other versions of much that this project uses. Nothing is downloaded, the models start untrained.
+The package also holds measurements (`perf.yaml`); nothing here opens them.
 
 Prints the nodes and the parameters of each folded graph. The nodes must be near the layers that the table gives for
 the float model, the parameters those of the model's `manifest.yaml`: that is how to tell, without a latency, that what
@@ -23,6 +23,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import onnx
 import onnxruntime
@@ -31,8 +32,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NAMES = (
-    "face_attrib_net", "face_det_lite", "gear_guard_net", "minilm_v2", "yolo26_det", "yolo26_pose", "yolo26_seg",
-    "yolov11_pose", "yolov11_seg", "yolov3", "yolov8_det", "yolov8_obb", "yolov9_det",
+    "face_attrib_net", "face_det_lite", "gear_guard_net", "mediapipe_hand_gesture__canned_gesture_classifier",
+    "mediapipe_hand_gesture__hand_landmark_detector", "minilm_v2", "yolo26_det", "yolo26_pose", "yolo26_seg",
+    "yolov11_pose", "yolov11_seg", "yolov3", "yolov8_det", "yolov8_obb", "yolov9_det", "yolox",
 )  # fmt: skip
 # Classes of the data that a task's published weights are trained on (DOTA, people of COCO); the others have COCO's 80.
 CLASSES = {"-obb": 15, "-pose": 1}
@@ -85,10 +87,18 @@ def _start_untrained() -> None:
     asset_loaders.load_torch = lambda *_, **__: nothing
     asset_loaders.CachedWebModelAsset.fetch = lambda *_, **__: Path("/dev/null")
     nn.Module.load_state_dict = lambda *_, **__: Keys()
+    _without_repositories()
     with contextlib.suppress(ImportError):
         _untrained_yolo()
     with contextlib.suppress(ImportError):
         _untrained_bert()
+
+
+def _without_repositories() -> None:
+    """Let modules import that need a repository from GitHub for other networks than those that are exported."""
+    parent = "qai_hub_models.models.templates.mediapipe.external_repos"
+    for name in ("", ".mediapipe", ".mediapipe.blazehand_landmark", ".mediapipe.blazepalm"):
+        sys.modules[parent + name] = MagicMock()
 
 
 def _untrained_yolo() -> None:
@@ -116,9 +126,11 @@ def _untrained_bert() -> None:
 def _definition(name: str) -> nn.Module:
     from qai_hub_models.utils.base_model import BaseModel
 
-    module = importlib.import_module(f"qai_hub_models.models.{name}.model")
+    network, _, component = name.partition("__")
+    module = importlib.import_module(f"qai_hub_models.models.{network}.model")
     defined = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-    (definition,) = (c for c in defined if issubclass(c, BaseModel))
+    named = {c.__name__.lower(): c for c in defined if issubclass(c, BaseModel)}
+    (definition,) = (c for known, c in named.items() if component.replace("_", "") in ("", known))
     model: nn.Module = definition.from_pretrained()
     return model.eval()
 
@@ -132,11 +144,21 @@ def _export(model: nn.Module, path: Path) -> onnx.GraphProto:
             Flat(model).eval(), tuple(make_torch_inputs(spec)), str(path), input_names=list(spec), opset_version=17,
             dynamo=False,
         )  # fmt: skip
+    _fold(path)
+    model_proto = onnx.load(path)
+    for node in model_proto.graph.node:
+        if node.op_type == "Pad" and not node.input[-1]:
+            del node.input[2:]  # an empty name for the value keeps ONNX Runtime from padding in the convolution
+    onnx.save(model_proto, path)
+    _fold(path)
+    return onnx.load(path).graph
+
+
+def _fold(path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
     onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    return onnx.load(path).graph
 
 
 def _tensors(found: object) -> list[torch.Tensor]:

@@ -2,9 +2,10 @@
 
 Usage: python benchmarks/export_hub_models.py FOLDER [NAME ...]
 
-Needs the extra `zoo-check` (several GB with torch); nothing is downloaded, the models start untrained. Each file is
-FOLDER/<model id of the table>.onnx with the input size of Qualcomm's AI Hub Models and, where the hub has it, the
-normalisation (x - mean) / std inside the graph (github.com/quic/ai-hub-models, BSD-3, read for this; no code taken).
+Needs the extra `zoo-check` (several GB with torch), for MiDaS `geffnet`; nothing is downloaded, the models start
+untrained. Each file is FOLDER/<model id of the table>.onnx with the input size of Qualcomm's AI Hub Models and, where
+the hub has it, the normalisation (x - mean) / std inside the graph (github.com/quic/ai-hub-models, BSD-3, read for
+this; no code taken).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torchvision
+from hub_dense_networks import DeepLab, EyeGaze, FfNet, Midas
 from hub_networks import (
     BlazeDetector,
     BlazeLandmarks,
@@ -25,6 +27,8 @@ from hub_networks import (
     HrNetFace,
     MobileFaceNet,
     OsNet,
+    PalmDetector,
+    PoseLandmarks,
     PoseNet,
     SesrM5,
     SrResNet,
@@ -215,6 +219,13 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]]
     "mediapipe_face__face_detector": (lambda: BlazeDetector(faces=True), (1, 3, 256, 256)),
     "mediapipe_face__face_landmark_detector": (BlazeLandmarks, (1, 3, 192, 192)),
     "mediapipe_pose__pose_detector": (lambda: BlazeDetector(faces=False), _SMALL),
+    "mediapipe_pose__pose_landmark_detector": (PoseLandmarks, (1, 3, 256, 256)),
+    "mediapipe_hand_gesture__palm_detector": (PalmDetector, (1, 3, 256, 256)),
+    "deeplabv3_plus_mobilenet": (lambda: Normalised(DeepLab(), IMAGENET, 4), (1, 3, 520, 520)),
+    "midas": (lambda: Normalised(Midas(), IMAGENET, 4), (1, 3, 256, 256)),
+    "ffnet_78s_lowres": (lambda: Normalised(FfNet(lowres=True), IMAGENET, 4), (1, 3, 512, 1024)),
+    "ffnet_54s": (lambda: Normalised(FfNet(lowres=False), IMAGENET, 4), (1, 3, 1024, 2048)),
+    "eyegaze": (EyeGaze, (1, 96, 160)),
     "gpunet": (lambda: Normalised(GpuNet(), IMAGENET, 4), _IMAGE),
     "hrnet_face": (lambda: Normalised(HrNetFace(), IMAGENET, 4), (1, 3, 256, 256)),
     "swin_small": (_tv("swin_s"), _IMAGE),

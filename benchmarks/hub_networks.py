@@ -317,6 +317,11 @@ class Blaze(nn.Module):
         return self.end(self.body(before) + skip)
 
 
+def blazes(inputs: int, outputs: int, more: int) -> nn.Sequential:
+    """Return a block that halves the image and `more` that follow it."""
+    return nn.Sequential(Blaze(inputs, outputs, stride=2), *(Blaze(outputs, outputs) for _ in range(more)))
+
+
 class BlazeDetector(nn.Module):
     """Detector of faces (256 pixels, 16 numbers a box) or of people (128 pixels, 12 numbers a box) of MediaPipe."""
 
@@ -374,6 +379,79 @@ class BlazeLandmarks(nn.Module):
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x = self.body(nn.functional.pad(image, (0, 1, 0, 1)))
         return torch.sigmoid(self.flag(x)).view(-1), self.points(x).view(-1, 468, 3) / 192
+
+
+class PoseLandmarks(nn.Module):
+    """MediaPipe's 31 landmarks of a body and whether there is one, of which 25 are kept; its mask is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths, counts = (24, 48, 96, 192, 288), (2, 3, 4, 5, 6)
+        first = nn.Sequential(nn.Conv2d(3, 24, 3, 2), nn.ReLU(), Blaze(24, 24), Blaze(24, 24))
+        stages = [blazes(a, b, n) for a, b, n in zip(widths, widths[1:], counts[1:], strict=False)]
+        self.down = nn.ModuleList([first, *stages])
+        self.lateral = nn.ModuleList(self._side(width, 48) for width in widths[1:])
+        self.again = nn.ModuleList(blazes(a, b, n) for a, b, n in ((48, 96, 4), (96, 192, 5), (192, 288, 6)))
+        self.beside = nn.ModuleList(self._side(width, width) for width in widths[2:])
+        self.end = nn.Sequential(blazes(288, 288, 7), blazes(288, 288, 6), Blaze(288, 288))
+        self.flag, self.points = nn.Conv2d(288, 1, 2), nn.Conv2d(288, 124, 2)
+
+    @staticmethod
+    def _side(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(inputs, inputs, 3, 1, 1, groups=inputs), nn.Conv2d(inputs, outputs, 1), nn.ReLU()
+        )
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, found = nn.functional.pad(image, (0, 1, 0, 1)), []
+        for stage in self.down:
+            x = stage(x)
+            found.append(x)
+        sides = [side(y) for side, y in zip(self.lateral, found[1:], strict=True)]
+        x = sides[-1]
+        for side in reversed(sides[:-1]):
+            x = side + nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
+        for blocks, beside, y in zip(self.again, self.beside, found[2:], strict=True):
+            x = blocks(x) + beside(y)
+        x = self.end(x)
+        return torch.sigmoid(self.flag(x).view(-1)), (self.points(x).view(1, 31, 4) / 256)[:, :25]
+
+
+class PalmDetector(nn.Module):
+    """MediaPipe's detector of palms: 2,944 boxes with 7 points each, put into pixels by their anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 32, 3, 2), nn.ReLU(), *(Blaze(32, 32) for _ in range(7)))
+        self.fine = nn.Sequential(self.first, blazes(32, 64, 7), blazes(64, 128, 7))
+        self.middle, self.coarse = blazes(128, 256, 7), blazes(256, 256, 7)
+        self.up = nn.ModuleList(nn.Sequential(nn.ConvTranspose2d(256, n, 2, 2), nn.ReLU()) for n in (256, 128))
+        self.merge = nn.ModuleList(Blaze(n, n) for n in (256, 128))
+        self.heads = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(n, boxes * numbers, 1) for n, boxes in ((128, 2), (256, 2), (256, 6)))
+            for numbers in (18, 1)
+        )
+        anchors = torch.rand(2944, 2, 2)
+        self.register_buffer("scale", anchors[:, 1:])
+        self.register_buffer("offset", 256 * anchors[:, :1] * (torch.arange(9) != 1).view(9, 1))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        fine = self.fine(nn.functional.pad(image, (0, 1, 0, 1)))
+        middle = self.middle(fine)
+        coarse = self.coarse(middle)
+        middle = self.merge[0](middle + self.up[0](coarse))
+        fine = self.merge[1](fine + self.up[1](middle))
+        numbers, scores = (
+            torch.cat([
+                head(x).permute(0, 2, 3, 1).reshape(1, -1, n)
+                for head, x in zip(heads, (fine, middle, coarse), strict=True)
+            ], 1)
+            for heads, n in zip(self.heads, (18, 1), strict=True)
+        )  # fmt: skip
+        points = (numbers.view(1, -1, 9, 2) * self.scale + self.offset).view(1, -1, 18)
+        middles, half = points[..., :2], points[..., 2:4] / 2
+        boxes = torch.cat([middles - half, middles + half, points[..., 4:]], -1)
+        return boxes, torch.sigmoid(torch.clamp(scores, -100.0, 100.0)).squeeze(-1)
 
 
 class HrNetFace(nn.Module):
