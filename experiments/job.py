@@ -41,7 +41,7 @@ from experiments.plot import draw_frontiers
 from experiments.ranking import OBJECTIVES, Ranked, rank
 from experiments.table import print_result
 from experiments.units import counted
-from graphs import Calibration, Graph, GraphError, random_inputs
+from graphs import Calibration, Graph, GraphError, random_inputs, unused_inputs
 from partition import (
     PRECISIONS,
     CalibrationFileError,
@@ -207,6 +207,9 @@ def _announce(request: _Request, options: Options, console: Console) -> None:
     if uncosted:
         node, why = next(iter(uncosted.items()))
         console.print(f"{len(uncosted)} nodes have no work count, for example {node}: {why}", style="yellow")
+    unused = unused_inputs(graph)
+    if unused:
+        console.print(f"no node reads {', '.join(unused)}", style="yellow")
     calibrated = graph.is_quantised or not request.calibration.is_random
     if not calibrated and ("int8" in options.precisions or options.sweep):
         console.print("int8 ranges come from random data: they tell cost, not accuracy (--calibration)", style="dim")

@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         "--space",
         choices=SPACES,
         default=None,
-        help="where to cut: single-tensor cuts, borders of fused groups (default), one order, or all convex cuts",
+        help="where to cut: single-tensor cuts, borders of fused groups, one order, or all convex cuts (default: units;"
+        " convex with --costs)",
     )
     add(
         "--oracle",

@@ -21,7 +21,7 @@ def roofline(graph: Graph, device: Device, processor: Processor, precision: str)
     """Model latency as dispatch + the longer of compute and weight-plus-boundary traffic.
 
     Traffic counts weights, graph inputs and outputs once: what a segment moves when its activations fit on
-    the chip. The bounds follow from the figures' bounds.
+    the chip. The bounds follow from the figures' bounds; the note says what the device file lacks.
 
     Raises:
         UnknownFigureError: the device gives no rate for this precision, or the graph's work is not known.
@@ -30,7 +30,14 @@ def roofline(graph: Graph, device: Device, processor: Processor, precision: str)
         raise UnknownFigureError(f"the MACs of {graph.name} are not known: some nodes have no shape")
     dram_bytes = boundary_bytes(graph) + graph.weight_bytes
     latency = roofline_latency(device, processor, precision, macs=graph.macs, dram_bytes=dram_bytes)
-    return Estimate(latency=latency, dram_bytes=dram_bytes, uncosted_nodes=tuple(graph.uncosted_nodes()))
+    lacking = [] if processor.dispatch_s else [f"no dispatch of its {processor.name}, so that a call itself is free"]
+    lacking += [] if device.dram_bytes_per_s else ["no DRAM rate, so that memory is never the limit"]
+    return Estimate(
+        latency=latency,
+        dram_bytes=dram_bytes,
+        uncosted_nodes=tuple(graph.uncosted_nodes()),
+        note=f"{device.name} gives {' and '.join(lacking)}" if lacking else "",
+    )
 
 
 def roofline_latency(device: Device, processor: Processor, precision: str, *, macs: int, dram_bytes: int) -> Latency:

@@ -12,6 +12,7 @@ from experiments.model import about
 from experiments.split_costs import handed_over, is_int8, moved_bytes
 from experiments.table import source_text
 from experiments.units import joules, ratio_db, seconds, significant, size, watts
+from graphs import unused_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,9 @@ def announce(request: Request, console: Console) -> None:
         place, why = next(iter(reasons.items()))
         what = "1 node has a refusal:" if len(refused) == 1 else f"{len(refused)} nodes have refusals, for example"
         console.print(f"{what} {node} on {place}: {why}")
+    unused = unused_inputs(graph)
+    if unused:
+        console.print(f"no node reads {', '.join(unused)}", style="yellow")
     for note in request.notes:
         console.print(note, style="yellow")
 

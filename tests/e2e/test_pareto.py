@@ -98,6 +98,19 @@ def test_a_rerun_compiles_nothing_and_says_so(plain: Path, tmp_path: Path) -> No
     assert rows(tmp_path / "results") == before
 
 
+def test_an_input_that_no_node_reads_is_told(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], name="relu")], [])
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("unused", TensorProto.FLOAT, [1]))
+    onnx.save(model, path)
+    options = ("--backends", "ort_cpu", "--device", "sa8255p", "--precisions", "fp32", "--splits", "0")
+    done = pareto(str(path), *options, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "no node reads unused" in done.stdout
+    (row,) = rows(tmp_path / "results")
+    assert "so that a call itself is free" in str(row["notes"])
+
+
 def test_a_graph_that_is_quantised_already_is_its_own_int8_form(tmp_path: Path) -> None:
     """Case T9: the reference is the graph as it is, unoptimised; what ONNX Runtime makes of it is off by a step."""
     nodes, constants, source = [], [], "x"

@@ -158,6 +158,13 @@ def test_the_bound_is_the_roofline_where_that_is_all_there_is_and_below_it_elsew
     assert np.isinf(bounds.rows[0, 2, 1, 0])  # B is not for the NPU
 
 
+def test_a_modelled_call_that_is_free_says_so(graph: Graph) -> None:
+    device = load_device("sa8255p")
+    estimate = roofline(graph, device, device.processor("cpu"), "fp32")
+    assert estimate.note == "sa8255p gives no dispatch of its cpu, so that a call itself is free"
+    assert not roofline(graph, device, device.processor("npu"), "fp16").note
+
+
 def test_peak_memory_is_the_weights_of_the_segment_and_what_is_alive(graph: Graph) -> None:
     problem = operator_problem(graph, load_device("sa8255p"), (CPU, NPU))
     memory = peak_memory_table(graph, problem).rows[..., 0, 2]
