@@ -26,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DeviceError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    _print_table(devices)
+    try:
+        _print_table(devices)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED: Final = 130
+KEPT: Final = "what is compiled is kept, the same command goes on from there"
 _EXAMPLES: Final = "examples:"
 _TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # the longer ends first
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO})
@@ -27,18 +28,18 @@ class UserError(ValueError):
     """Something the user can mend; the message is the one sentence that says what and how."""
 
 
-def exit_code(run: Callable[[], int], *, refused: Errors = (), failed: Errors = ()) -> int:
+def exit_code(run: Callable[[], int], *, refused: Errors = (), failed: Errors = (), kept: str = "") -> int:
     """Run a command and return its exit code: 2 for arguments that it refused, 1 for what failed after that.
 
     A UserError is a refusal, and so is any of `refused`. Both print the error's sentence; an error of both kinds has
-    failed, and so has a disk that cannot be used.
+    failed, and so has a disk that cannot be used. On Ctrl-C it says what is `kept`.
     """
     refusals: Errors = (UserError, *refused)
     try:
         with _terminated_as_interrupted():
             return run()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(f"interrupted; {kept}" if kept else "interrupted", file=sys.stderr)
         return INTERRUPTED
     except failed as error:
         code, sentence = 1, str(error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, command, exit_code, positive_number
+from experiments.arguments import KEPT, add_build, command, exit_code, positive_number
 
 if TYPE_CHECKING:
     import argparse
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             source=SOURCE,
         ),
         refused=(CalibrationError, CalibrationFileError),
+        kept=KEPT,
     )
 
 

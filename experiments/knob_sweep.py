@@ -61,7 +61,19 @@ def sweep(options: Options) -> int:
     device = load_device(options.device)
     processor = _simulated(options.backend, device)
     axes = tuple(options.axes) or _default_axes(device, processor)
-    points = [p for model in options.models for p in _points(model, device, processor, axes, options, console)]
+    points: list[Point] = []
+    try:
+        for model in options.models:
+            for point in _points(model, device, processor, axes, options, console):
+                points.append(point)  # noqa: PERF402 - what came before Ctrl-C is reported
+    except KeyboardInterrupt:
+        if points:
+            _report(points, axes, device, options, console)
+        raise
+    return _report(points, axes, device, options, console)
+
+
+def _report(points: Sequence[Point], axes: Sequence[Axis], device: Device, options: Options, console: Console) -> int:
     _print(points, axes, console)
     folder = (
         options.out

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_bind, command, count, exit_code, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         get_compiler(options.backend)
         return sweep(Options(**vars(options)))
 
-    return exit_code(run, refused=(DeviceError, GraphError, UnknownBackendError))
+    return exit_code(run, refused=(DeviceError, GraphError, UnknownBackendError), kept=KEPT)
 
 
 def _parser() -> argparse.ArgumentParser:

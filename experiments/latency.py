@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, command, count, exit_code, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive_number
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from compilers import CompilerError
     from experiments.latency_job import run
 
-    return exit_code(lambda: run(options), failed=(CompilerError,))
+    return exit_code(lambda: run(options), failed=(CompilerError,), kept=KEPT)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_bind, command, count, exit_code, option, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, option, positive_number
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return explain(graph, load_device(options.device), asked)
 
-    return exit_code(run, refused=(DeviceError, GraphError, RuleError, UnknownBackendError))
+    return exit_code(run, refused=(DeviceError, GraphError, RuleError, UnknownBackendError), kept=KEPT)
 
 
 def _parser() -> argparse.ArgumentParser:

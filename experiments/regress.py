@@ -5,13 +5,13 @@ Exit code: 0 pass, 1 a regression, 2 wrong input, or a baseline from other hardw
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import command, count, number
+from experiments.arguments import command, count, exit_code, number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -33,17 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="compare runs of different hardware all the same")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of the resampling")
     options = parser.parse_args(argv)
-    from experiments.gate import GateError, Limits, compare_folders, markdown
+    from experiments.gate import GateError
+
+    return exit_code(lambda: _judge(options), refused=(GateError, OSError))
+
+
+def _judge(options: argparse.Namespace) -> int:
+    from experiments.gate import Limits, compare_folders, markdown
 
     limits = Limits(latency=options.threshold, energy=options.energy, run_noise=options.run_noise)
-    try:
-        report = compare_folders(options.baseline, options.current, limits, force=options.force, seed=options.seed)
-        text = markdown(report, limits)
-        if options.markdown is not None:
-            options.markdown.write_text(text, encoding="utf-8")
-    except (GateError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    report = compare_folders(options.baseline, options.current, limits, force=options.force, seed=options.seed)
+    text = markdown(report, limits)
+    if options.markdown is not None:
+        options.markdown.write_text(text, encoding="utf-8")
     print(text, end="")
     return 1 if report.regressed else 0
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, command, count, exit_code, positive, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive, positive_number
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows imports numpy and onnx, which --help does not need.
     from experiments.tiles_job import Options, run
 
-    return exit_code(lambda: run(Options(**vars(options))))
+    return exit_code(lambda: run(Options(**vars(options))), kept=KEPT)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_build, command, exit_code, positive_number
+from experiments.arguments import KEPT, add_build, command, exit_code, positive_number
 
 if TYPE_CHECKING:
     import argparse
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             time_limit_s=options.time_limit,
         ),
         refused=(CalibrationError, CalibrationFileError),
+        kept=KEPT,
     )
 
 

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from experiments.arguments import command
+from experiments.arguments import command, exit_code
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from experiments.published.checks import Check, Implied
@@ -38,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--objectives", default="", metavar="X,Y", help="columns that span the frontier")
     parser.add_argument("--json", action="store_true", help="print all of it as one JSON object")
     options = parser.parse_args(argv)
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     from experiments.published.checks import checks, implied_frontiers
     from experiments.published.tables import TableError, load_table, read_table, table_names
 

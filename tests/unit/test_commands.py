@@ -56,6 +56,34 @@ def test_no_option_is_without_a_word_of_help(command: str, capsys: pytest.Captur
         assert words[0].strip(), option
 
 
+@pytest.mark.parametrize("command", ["scenarios", "published", "regress", "doctor", "energy_validate", "knobs"])
+def test_ctrl_c_is_one_sentence(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    name = f"experiments.{command}"
+    module = importlib.import_module(f"{name}.__main__" if (ROOT / "experiments" / command).is_dir() else name)
+    inside, arguments = {
+        "scenarios": ("experiments.scenarios.catalogue.study", ["R4"]),
+        "published": ("experiments.published.tables.load_table", ["R1"]),
+        "regress": ("experiments.gate.compare_folders", [str(tmp_path), str(tmp_path)]),
+        "doctor": ("experiments.evaluator.power.registry.all_sensors", []),
+        "energy_validate": ("experiments.evaluator.power.mlperf.read_platforms", ["pairs.csv"]),
+        "knobs": ("experiments.knob_sweep.load_device", ["resnet18", "--device", "sa8255p"]),
+    }[command]
+    monkeypatch.setattr(inside, pressed)
+    assert module.main(arguments) == 130
+    assert capsys.readouterr().err.startswith("interrupted")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_ends_by_the_same_rules(command: str) -> None:
+    folder = ROOT / "experiments" / command
+    assert "exit_code(" in (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
+
+
 def test_a_duration_has_a_unit_or_is_in_seconds() -> None:
     assert duration("20ms") == pytest.approx(0.02)
     assert duration("5us") == pytest.approx(5e-6)
