@@ -22,7 +22,8 @@ Tiles of a segment: on a CPU or a vector unit the fields of `tiles.TileConfig`, 
     function that holds the node.
 Options of a segment: `threads` (default 1), `sweep` (tile candidates tried for each function, default 2), `tune`
     (schedules tried for each function that takes time, default 0: no more than the sweep; the first 16 of a function
-    that has tiles are tiles, a tenth of a second each, the others MetaSchedule's, half a second each).
+    that has tiles are tiles, a tenth of a second each, the others MetaSchedule's, half a second each). Of a GPU:
+    `textures` (default 0; 1: tensors between OpenCL kernels are images where they can be, `textures.py`).
 
 Only this file is imported without TVM; the others of the folder import it, so methods import them.
 """
@@ -78,6 +79,7 @@ _GPU_KINDS: Final = ("opencl", "metal", "cuda")
 _TOLERANCES_GPU: Final = {"fp16": 0.05}
 _OPENCL: Final = "opencl"  # the fact that the kernels run here, with the names of inputs and outputs
 _DEFAULTS: Final = {"threads": "1", "sweep": "2", "tune": "0"}
+_GPU_DEFAULTS: Final = {"textures": "0"}
 _SWEPT_TRIALS: Final = "16"
 _ANSWER_S: Final = 60.0
 
@@ -121,10 +123,11 @@ class TvmCompiler(Compiler):
         return super().machine(device, processor)
 
     def variants(self, precision: str, device: Device, processor: str) -> tuple[Variant, ...]:  # noqa: ARG002
-        """List the plain way, and for this machine's CPU one with MetaSchedule, which takes minutes."""
-        tunes = device.os == "host" and not _is_gpu(device, processor)
-        tuned = (Variant(options=(("tune", _SWEPT_TRIALS),)),) if tunes else ()
-        return (Variant(), *tuned)
+        """List the plain way and, where both are measured, another: MetaSchedule, which takes minutes, or textures."""
+        if device.os != "host":
+            return (Variant(),)
+        other = ("textures", "1") if _is_gpu(device, processor) else ("tune", _SWEPT_TRIALS)
+        return (Variant(), Variant(options=(other,)))
 
     def unsupported(self, graph: Graph) -> Mapping[str, str]:
         """Map each node that TVM's importer lacks or misreads, and that nothing it takes can replace, to its reason."""
@@ -134,7 +137,10 @@ class TvmCompiler(Compiler):
         """Refuse a precision that the generated code does not have."""
         gpu = _is_gpu(segment.device, segment.processor)
         require_precision(segment, backend=self.name, refused={} if gpu else _REFUSED)
-        read_options(segment, backend=self.name, defaults={} if gpu else _DEFAULTS)
+        if gpu:
+            _asks_for_textures(segment)
+        else:
+            read_options(segment, backend=self.name, defaults=_DEFAULTS)
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Import, tune, build, check every function and then the whole model, and export."""
@@ -185,9 +191,12 @@ class TvmCompiler(Compiler):
         self.check_request(segment)
 
         from compilers.tvm import gpu
-        from compilers.tvm.gpu_code import Work
+        from compilers.tvm.gpu_code import Work, check_textures
 
-        built, machine = gpu.build(segment), gpu.machine_of(segment)
+        textures = _asks_for_textures(segment)
+        built = gpu.build(segment, textures=textures)
+        # The model of a kernel's cost knows buffers only.
+        machine = None if textures else gpu.machine_of(segment)
         ptx, told = gpu.export_ptx(built, out_dir) if built.kind == "cuda" else ((), "")
         files = (*gpu.export(built, out_dir), *ptx, "kernels.json", "placement.json")
         _write_json(out_dir / "kernels.json", [function.to_json(machine) for function in built.functions])
@@ -203,6 +212,7 @@ class TvmCompiler(Compiler):
                 ("functions", str(len(built.functions))),
                 ("functions_without_tile", " ".join(untiled)),
                 *_integer_facts(segment, built.integer_macs),
+                *(check_textures(built.source(), built.functions) if textures else ()),
                 *(work.to_facts() if work else ()),
             ),
         )
@@ -344,6 +354,21 @@ def _opencl_device() -> str:
         return in_child(opencl.answering, limits=Limits(time_s=_ANSWER_S))
     except CompilerError as error:
         return f"none: {error.reason}"
+
+
+def _asks_for_textures(segment: Segment) -> bool:
+    """Return what the only option of a GPU says.
+
+    Raises:
+        CompilerError: it says something else, or TVM has no textures for this GPU.
+    """
+    asked = read_options(segment, backend=TvmCompiler.name, defaults=_GPU_DEFAULTS)["textures"]
+    if asked not in ("0", "1"):
+        raise CompilerError(f"option textures must be 0 or 1, not {asked!r}")
+    kind = segment.device.processor(segment.processor).ids["tvm"]["kind"]
+    if asked == "1" and kind != "opencl":
+        raise CompilerError(f"option textures: TVM writes them in OpenCL only, and this GPU's kernels are {kind}")
+    return asked == "1"
 
 
 def _no_opencl(action: Action, device: Device, processor: str) -> str | None:

@@ -23,11 +23,14 @@ from compilers.tvm.nodes import tiles_by_function
 from compilers.tvm.opencl import PROGRAM_FILE, WEIGHTS_FILE
 from compilers.tvm.program import program_of
 from compilers.tvm.targets import target_of
+from compilers.tvm.textures import PIPELINE, TEXEL, chosen, textured, with_images
 from partition.tile import GpuTile, TileError, buildable_space, gpu_machine, search_gpu
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from compilers.tvm.textures import Layout
     from partition import Segment
     from partition.tile import GpuMachine, Layer
 
@@ -44,7 +47,7 @@ class GpuBuilt:
     """The executable, the source of its kernels, and each fused function with how it was scheduled.
 
     `module` is the graph as calls of those functions, before TVM makes bytecode of it. `integer_macs` counts the
-    multiply-adds of a Q/DQ graph that are computed in integers.
+    multiply-adds of a Q/DQ graph that are computed in integers. `layouts` are the parameters that are textures.
     """
 
     executable: Any
@@ -52,6 +55,7 @@ class GpuBuilt:
     target: Any
     functions: tuple[Function, ...]
     integer_macs: int
+    layouts: Mapping[str, Mapping[int, Layout]]
 
     @property
     def kind(self) -> str:
@@ -72,21 +76,26 @@ def machine_of(segment: Segment) -> GpuMachine | None:
         return None
 
 
-def build(segment: Segment) -> GpuBuilt:
-    """Schedule and build a segment for the GPU of its device.
+def build(segment: Segment, *, textures: bool = False) -> GpuBuilt:
+    """Schedule and build a segment for the GPU of its device, with tensors as `textures` where they can be.
 
     Raises:
-        CompilerError: TVM refused the graph or the target, or a tile of the segment cannot be built.
+        CompilerError: TVM refused the graph or the target, a tile of the segment cannot be built, or nothing can be a
+            texture.
     """
     target, machine = target_of(segment.device, segment.processor), machine_of(segment)
     imported = frontend.read(segment.graph)
     lowered = frontend.halve(imported) if segment.precision == "fp16" else imported
     module, functions = frontend.fused(lowered, target)
     asked = tiles_by_function(segment, module, functions, GpuTile)
-    choices = {name: _choose(name, func, target, machine, asked.get(name)) for name, func in functions.items()}
+    lanes = TEXEL if textures else None
+    choices = {name: _choose(name, func, target, machine, asked.get(name), lanes) for name, func in functions.items()}
+    scheduled = {name: choice.scheduled for name, choice in choices.items()}
+    layouts, buffers = chosen(module, scheduled, target) if textures else ({}, {})
+    whole, built = textured(module, scheduled, layouts, target) if textures else (module, scheduled)
     split = Split()
     executable = library.assemble(
-        module, {name: choice.scheduled for name, choice in choices.items()}, {}, target, target, instruments=[split]
+        whole, built, {}, target, target, instruments=[split], lowering=PIPELINE if textures else "default"
     )
     calls, nodes, code = frontend.count_calls(module), frontend.nodes_of(module), split.code()
     return GpuBuilt(
@@ -102,11 +111,13 @@ def build(segment: Segment) -> GpuBuilt:
                 tile=choice.tile,
                 reason=choice.reason,
                 code=code[name],
+                buffers=tuple((code[name].parameters[at], why) for (of, at), why in buffers.items() if of == name),
             )
             for name, choice in choices.items()
             if name in code
         ),
         integer_macs=int(imported.attrs[frontend.INTEGER_MACS]),
+        layouts=layouts,
     )
 
 
@@ -143,7 +154,9 @@ def export_for_opencl(built: GpuBuilt, folder: Path) -> tuple[str, ...]:
     Raises:
         CompilerError: a part of the graph is not a kernel.
     """
-    program, constants = program_of(built.module, {function.name for function in built.functions})
+    program, constants = with_images(
+        *program_of(built.module, {function.name for function in built.functions}), built.layouts
+    )
     (folder / PROGRAM_FILE).write_text(json.dumps(program.to_json()), encoding="utf-8")
     np.savez(folder / WEIGHTS_FILE, allow_pickle=False, **constants)
     return (PROGRAM_FILE, WEIGHTS_FILE)
@@ -157,8 +170,18 @@ class _Choice:
     reason: str = ""
 
 
-def _choose(name: str, func: Any, target: Any, machine: GpuMachine | None, asked: GpuTile | None) -> _Choice:  # noqa: ANN401
-    """Schedule with the tile that was asked for, else the model's best, else the usual one, else without a tile."""
+def _choose(
+    name: str,
+    func: Any,  # noqa: ANN401
+    target: Any,  # noqa: ANN401
+    machine: GpuMachine | None,
+    asked: GpuTile | None,
+    lanes: int | None,
+) -> _Choice:
+    """Schedule with the tile that was asked for, else the model's best, else the usual one, else without a tile.
+
+    `lanes` is how wide vectors are to be, where that matters.
+    """
     try:
         nest = analyse_gpu(func)
     except UnscheduledError as error:
@@ -167,7 +190,7 @@ def _choose(name: str, func: Any, target: Any, machine: GpuMachine | None, asked
         reason = "it has no reduction"
     if asked is not None:
         return _as_asked(name, func, asked, target)
-    for tile in _proposals(nest.layer(name), machine) if nest else ():
+    for tile in _proposals(nest.layer(name), machine, lanes) if nest else ():
         try:
             return _Choice(scheduled=schedule_gpu(func, tile, target), rule="tile", tile=tile)
         except UnscheduledError as error:
@@ -188,12 +211,15 @@ def _as_asked(name: str, func: Any, tile: GpuTile, target: Any) -> _Choice:  # n
         raise CompilerError(f"the plan's tile {tile} cannot be built for {name}: {error}") from error
 
 
-def _proposals(layer: Layer, machine: GpuMachine | None) -> tuple[GpuTile, ...]:
+def _proposals(layer: Layer, machine: GpuMachine | None, lanes: int | None) -> tuple[GpuTile, ...]:
     usual = usual_tile(layer)
     if machine is None:
         return (usual,)
+    space = buildable_space(layer, machine)
+    if lanes in space.vector:
+        space = dataclasses.replace(space, vector=(lanes,))
     try:
-        return search_gpu(layer, machine, buildable_space(layer, machine)).tile, usual
+        return search_gpu(layer, machine, space).tile, usual
     except TileError:
         return (usual,)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -41,6 +42,10 @@ class Launch:
     kernel: GpuKernel
     arguments: tuple[str, ...]
 
+    def owner_of(self, argument: str) -> str:
+        """Return the function's parameter or temporary behind one of the kernel's own buffers."""
+        return dict(zip((name for name, _ in self.kernel.arguments), self.arguments, strict=True))[argument]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HostCode:
@@ -67,11 +72,15 @@ class HostCode:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """A tensor between functions, under the name that the calls give it."""
+    """A tensor between functions, under the name that the calls give it.
+
+    The shape of a texture is slices, rows, texels of a row, and the elements of a texel.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    texture: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -119,7 +128,8 @@ class Program:
 class Function:
     """One fused function: the tile it was scheduled with or the rule that did it, and its kernels.
 
-    `nodes` are the ONNX nodes of each call; `reason` says why it has no tile, or who asked for it.
+    `nodes` are the ONNX nodes of each call; `reason` says why it has no tile, or who asked for it. Where textures were
+    asked for, `buffers` says of each parameter that is none why.
     """
 
     name: str
@@ -129,6 +139,17 @@ class Function:
     tile: GpuTile | None
     reason: str
     code: HostCode
+    buffers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def textures(self) -> frozenset[str]:
+        """Return which parameters are textures."""
+        return frozenset(
+            launch.owner_of(access.buffer)
+            for launch in self.code.launches
+            for access in launch.kernel.accesses
+            if access.texture
+        )
 
     def to_json(self, machine: GpuMachine | None) -> dict[str, Any]:
         """Return all of it, JSON-ready, with each kernel's modelled cost where the machine is known."""
@@ -139,6 +160,7 @@ class Function:
             "rule": self.rule,
             "tile": dict(self.tile.sizes) if self.tile else None,
             "reason": self.reason,
+            "buffers": dict(self.buffers),
             "parameters": list(self.code.parameters),
             "temporaries": dict(self.code.temporaries),
             "kernels": [_kernel(launch, machine) for launch in self.code.launches],
@@ -151,6 +173,31 @@ def _kernel(launch: Launch, machine: GpuMachine | None) -> dict[str, Any]:
         cost = kernel_cost(launch.kernel, machine)
         entry["modelled"] = {"latency_s": cost.latency_s, "dram_bytes": cost.dram_bytes, **dict(cost.parts)}
     return entry
+
+
+def check_textures(source: str, functions: tuple[Function, ...]) -> tuple[tuple[str, str], ...]:
+    """Count the textures of functions, and see that the OpenCL source reads and writes each as an image; as facts.
+
+    Raises:
+        CompilerError: it does not.
+    """
+    for launch in (launch for function in functions for launch in function.code.launches):
+        name = launch.kernel.name
+        text = source.split(f"// Function: {name}\n", maxsplit=1)[-1].split("// Function: ", maxsplit=1)[0]
+        for access in launch.kernel.accesses:
+            if access.texture:
+                kind, call = ("write", "write_image") if access.store else ("read", "READ_IMAGE")
+                declared = f"__{kind}_only image2d_array_t {access.buffer}" in text
+                if not declared or not re.search(rf"\b{call}[fh]\({access.buffer},", text, re.IGNORECASE):
+                    raise CompilerError(f"TVM's code of {name} does not {kind} {access.buffer} as an image")
+    textures = [len(function.textures) for function in functions]
+    parameters = sum(len(function.code.parameters) for function in functions)
+    return (
+        ("textures", f"{sum(textures)} of {parameters} parameters of functions"),
+        ("texture_reads", str(len(re.findall(r"\(READ_IMAGE[FH]\(", source)))),
+        ("texture_writes", str(len(re.findall(r"\bwrite_image[fh]\(", source)))),
+        ("functions_without_textures", " ".join(f.name for f in functions if not f.textures)),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +240,11 @@ def estimate(artefact: Artefact) -> Estimate:
         raise CompilerError(
             f"no estimate: there is no fit to measured rows in {artefact.precision} for the GPU of {artefact.device}; "
             f"those there are: {have}"
+        )
+    if artefact.fact("textures"):
+        raise CompilerError(
+            "no estimate of kernels that read textures: the model knows buffers, and no public figures tell what this "
+            "GPU's texture caches hold and deliver; leave option textures out"
         )
     if not artefact.fact(BUSY):
         raise CompilerError(f"no estimate: {artefact.device} has no tile geometry of its GPU in {artefact.precision}")

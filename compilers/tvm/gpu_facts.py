@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm.ir.instrument import pass_instrument
 
+from compilers.adapter import CompilerError
 from compilers.tvm.expressions import operator_name
 from compilers.tvm.gpu_code import HostCode, Launch
 from partition.tile import Access, GpuKernel
@@ -29,6 +30,8 @@ _ARITHMETIC: Final = (tvm.tirx.Add, tvm.tirx.Sub, tvm.tirx.Mul, tvm.tirx.Div, tv
 _CALL: Final = "tirx.call_ffi_kernel"
 # Calls that compute no float: a choice between two, and how addresses are made.
 _NO_ARITHMETIC: Final = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.reinterpret"})
+_TEXTURE_LOAD: Final = "tirx.texture2d_load"
+_TEXTURE_STORE: Final = "tirx.texture2d_store"
 _NO_LOOP: Final = (tvm.tirx.ForKind.UNROLLED, tvm.tirx.ForKind.VECTORIZED)
 # Bytes between neighbours whose index is itself read from memory: a line each, on any GPU.
 _SCATTERED: Final = 128
@@ -47,7 +50,11 @@ class Split:
             self.functions |= {gv.name_hint: func for gv, func in module.functions.items()}
 
     def code(self) -> dict[str, HostCode]:
-        """Return the launches of each function by its name."""
+        """Return the launches of each function by its name.
+
+        Raises:
+            CompilerError: a function computes outside of its kernels.
+        """
         hosts = {name: f for name, f in self.functions.items() if not _is_device(f)}
         return {name: _host(func, self.functions) for name, func in hosts.items()}
 
@@ -58,7 +65,7 @@ def read_function(name: str, func: Any) -> GpuKernel:  # noqa: ANN401
     Raises:
         NotImplementedError: it has a statement that scheduled functions have not.
     """
-    return _Reader({}).read(name, func)
+    return _Reader({}, {}).read(name, func)
 
 
 def _is_device(func: Any) -> bool:  # noqa: ANN401
@@ -67,8 +74,10 @@ def _is_device(func: Any) -> bool:  # noqa: ANN401
 
 def _host(func: Any, functions: Mapping[str, Any]) -> HostCode:  # noqa: ANN401
     alias: dict[str, str] = {}
+    images = {str(p.name): _shape(p) for p in func.params if "texture" in str(p.scope())}
     temporaries: dict[str, int] = {}
-    launches: list[Launch] = []
+    calls: list[Any] = []
+    stores: list[str] = []
 
     def declare(node: Any) -> None:  # noqa: ANN401
         alias[node.buffer.name] = alias.get(_name(node.data), _name(node.data))
@@ -78,32 +87,53 @@ def _host(func: Any, functions: Mapping[str, Any]) -> HostCode:  # noqa: ANN401
 
     def call(node: Any) -> None:  # noqa: ANN401
         if getattr(node.op, "name", "") == _CALL:
-            launches.append(_launch(node, alias, functions))
+            calls.append(node)
+
+    def store(node: Any) -> None:  # noqa: ANN401
+        stores.append(str(node.buffer.name))
 
     tvm_ffi.structural_walk(
-        func.body, [(tvm.tirx.DeclBuffer, declare), (tvm.tirx.AllocBuffer, allocate), (tvm.ir.Call, call)]
+        func.body,
+        [
+            (tvm.tirx.DeclBuffer, declare),
+            (tvm.tirx.AllocBuffer, allocate),
+            (tvm.ir.Call, call),
+            (tvm.tirx.BufferStore, store),
+        ],
     )
+    if stores:
+        raise CompilerError(f"TVM leaves the host to compute {', '.join(sorted(set(stores)))}, in the GPU's memory")
     return HostCode(
-        parameters=tuple(p.name for p in func.params), temporaries=tuple(temporaries.items()), launches=tuple(launches)
+        parameters=tuple(p.name for p in func.params),
+        temporaries=tuple(temporaries.items()),
+        launches=tuple(_launch(node, alias, images, functions) for node in calls),
     )
 
 
-def _launch(call: Any, alias: Mapping[str, str], functions: Mapping[str, Any]) -> Launch:  # noqa: ANN401
+def _launch(
+    call: Any,  # noqa: ANN401
+    alias: Mapping[str, str],
+    images: Mapping[str, tuple[int, ...]],
+    functions: Mapping[str, Any],
+) -> Launch:
     name = str(call.args[0].value)
     axes = [str(axis) for axis in call.attrs.launch_params]
     values = [int(value) for value in call.args[len(call.args) - len(axes) :]]
     buffers = [_name(value) for value in call.args[1 : len(call.args) - len(axes)]]
-    return Launch(
-        kernel=_Reader(dict(zip(axes, values, strict=True))).read(name, functions[name]),
-        arguments=tuple(alias.get(buffer, buffer) for buffer in buffers),
+    arguments = tuple(alias.get(buffer, buffer) for buffer in buffers)
+    own = zip((str(p.name) for p in functions[name].params), arguments, strict=False)  # sizes come after the buffers
+    reader = _Reader(
+        dict(zip(axes, values, strict=True)), {parameter: images[of] for parameter, of in own if of in images}
     )
+    return Launch(kernel=reader.read(name, functions[name]), arguments=arguments)
 
 
 class _Reader:
     """Walks a device function once, with the number of times that the statement at hand runs."""
 
-    def __init__(self, launch: Mapping[str, int]) -> None:
+    def __init__(self, launch: Mapping[str, int], images: Mapping[str, tuple[int, ...]]) -> None:
         self._launch = launch
+        self._images = images
         self._sizes: dict[str, int] = {}
         self._roots: dict[str, str] = {}
         # Three places to evaluate an index at: the first thread, and its neighbours along x and y.
@@ -180,6 +210,10 @@ class _Reader:
     def _Evaluate(self, node: Any, times: int) -> None:  # noqa: ANN401, N802
         if operator_name(node.value) == "tirx.tvm_storage_sync":
             self._barriers += times
+        elif operator_name(node.value) == _TEXTURE_STORE:
+            *_, value = node.value.args
+            self._expression(value, times)
+            self._texture(node.value, int(value.ty.dtype.lanes), times, store=True)
         else:
             self._expression(node.value, times)
 
@@ -205,7 +239,11 @@ class _Reader:
             self._flops += lanes * times if is_float and is_new(node) else 0
 
         def call(node: Any) -> None:  # noqa: ANN401
-            if getattr(node.op, "name", "") not in _NO_ARITHMETIC:
+            name = getattr(node.op, "name", "")
+            if name == _TEXTURE_LOAD:
+                if is_new(node):
+                    self._texture(node, int(node.ty.dtype.lanes), times, store=False)
+            elif name not in _NO_ARITHMETIC:
                 arithmetic(node)
 
         visitors: list[Any] = [(kind, arithmetic) for kind in _ARITHMETIC]
@@ -231,9 +269,41 @@ class _Reader:
             element_bytes=element,
             vector=lanes * packed,
             per_thread=0,
-            strides_bytes=(self._stride(index, "threadIdx.x", step), self._stride(index, "threadIdx.y", step)),
+            strides_bytes=self._strides(index, step),
         )
         self._accesses[access] += times
+
+    def _texture(self, call: Any, lanes: int, times: int, *, store: bool) -> None:  # noqa: ANN401
+        """Count an access to a texel.
+
+        Raises:
+            NotImplementedError: a store of less than a texel, which fills it all the same (docs/vendor_bugs.md, Apache
+                TVM 26), or a load of a whole one that does not begin with its first element.
+        """
+        buffer = _name(call.args[0])
+        name = self._roots.get(buffer, buffer)
+        _, rows, row, texel = self._images[name]
+        column, line, depth, bits = call.args[1:5]
+        if store and lanes != texel:
+            raise NotImplementedError(f"TVM writes {lanes} of a texel's {texel} elements to {name}")
+        at = call.args[5]
+        if not store and lanes == texel and not (isinstance(at, tvm.tirx.Ramp) and _is_zero(at.base)):
+            raise NotImplementedError(f"TVM reads {name} across texels")
+        element = int(bits) // texel // 8
+        access = Access(
+            buffer=name,
+            store=store,
+            shared=False,
+            element_bytes=element,
+            vector=lanes,
+            per_thread=0,
+            strides_bytes=self._strides((depth * rows + line) * row + column, texel * element),
+            texture=True,
+        )
+        self._accesses[access] += times
+
+    def _strides(self, index: Any, step: int) -> tuple[int, int]:  # noqa: ANN401
+        return self._stride(index, "threadIdx.x", step), self._stride(index, "threadIdx.y", step)
 
     def _stride(self, index: Any, axis: str, step: int) -> int:  # noqa: ANN401
         """Return how many bytes the index moves from the first thread of an axis to the second."""
@@ -251,6 +321,10 @@ def _name(data: Any) -> str:  # noqa: ANN401
     return str(data.name if isinstance(data, tvm.ir.Var) else data.args[0].name)
 
 
+def _shape(buffer: Any) -> tuple[int, ...]:  # noqa: ANN401
+    return tuple(int(extent) for extent in buffer.shape)
+
+
 def _size_bytes(buffer: Any) -> int:  # noqa: ANN401
     elements = math.prod(int(n) for n in buffer.shape)
     return elements * int(buffer.dtype.lanes) * ((int(buffer.dtype.bits) + 7) // 8)
@@ -259,6 +333,10 @@ def _size_bytes(buffer: Any) -> int:  # noqa: ANN401
 def _lanes(expr: Any) -> tuple[int, bool]:  # noqa: ANN401
     kind = getattr(expr.ty, "dtype", None)
     return (int(kind.lanes), str(kind).startswith(("float", "bfloat"))) if kind is not None else (0, False)
+
+
+def _is_zero(expr: Any) -> bool:  # noqa: ANN401
+    return isinstance(expr, tvm.tirx.IntImm) and int(expr) == 0
 
 
 def _is_one(expr: Any) -> bool:  # noqa: ANN401

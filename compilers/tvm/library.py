@@ -38,15 +38,18 @@ def assemble(
     baseline: Any,  # noqa: ANN401
     *,
     instruments: Sequence[Any] = (),
+    lowering: str = "default",
 ) -> Any:  # noqa: ANN401
     """Build the executable from the module with its functions as tuned; `instruments` see the passes of the build.
+
+    `lowering` names TVM's pipeline for the functions.
 
     `safe` are the functions that only the baseline target compiles right; they become a library of their own
     and the main function calls them by name.
     """
     functions = {gv: func for gv, func in module.functions.items() if gv.name_hint not in safe}
     functions = {gv: tuned.get(gv.name_hint, func) for gv, func in functions.items()}
-    whole = tvm.IRModule(functions, attrs=module.attrs)
+    whole = tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
     if safe:
         whole["main"] = _Externaliser(module, frozenset(safe)).visit_expr(whole["main"])
         named = {name + SAFE_SUFFIX: func for name, func in safe.items()}
@@ -56,7 +59,7 @@ def assemble(
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
     passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)
     with target, tvm.transform.PassContext(opt_level=3, config=NO_ASSERTS, instruments=list(instruments)):
-        return relax.build(whole, target=target, relax_pipeline=tvm.transform.Sequential(passes))
+        return relax.build(whole, target=target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=lowering)
 
 
 def export(executable: Any, folder: Path) -> tuple[str, ...]:  # noqa: ANN401

@@ -127,6 +127,28 @@ class Machine:
         with self.calling(f"give a buffer of {size_bytes} bytes"):
             return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, max(1, size_bytes))
 
+    def image(self, value: Value) -> Any:  # noqa: ANN401
+        """Allocate a texture.
+
+        Raises:
+            CompilerError: the device has none of its size or type.
+        """
+        cl, (slices, rows, row, _) = self._cl, value.shape
+        kinds = {"float32": cl.channel_type.FLOAT, "float16": cl.channel_type.HALF_FLOAT}
+        form = cl.ImageFormat(cl.channel_order.RGBA, kinds[value.dtype])
+        with self.calling(f"give a texture of {slices} times {rows} times {row} texels of {value.dtype}"):
+            return cl.create_image(
+                self._context, cl.mem_flags.READ_WRITE, form, shape=(row, rows, slices), is_array=True
+            )
+
+    def fill(self, queue: Any, value: Value, to: Any, array: Array) -> None:  # noqa: ANN401
+        """Copy an array to the memory of a value."""
+        if not value.texture:
+            self.copy(queue, to, array)
+            return
+        slices, rows, row, _ = value.shape
+        self._cl.enqueue_copy(queue, to, array, origin=(0, 0, 0), region=(row, rows, slices), is_blocking=True)
+
     def copy(self, queue: Any, to: Any, source: Any, *, wait: bool = True) -> None:  # noqa: ANN401
         """Copy between an array and a buffer."""
         self._cl.enqueue_copy(queue, to, source, is_blocking=wait)
@@ -192,10 +214,15 @@ class OpenClSession(Session):
         self._inputs = dict(zip(inputs, self._program.inputs, strict=True))
         self._outputs = dict(zip(outputs, self._program.outputs, strict=True))
         self._queue = self._machine.queue(timed=False)
-        self._buffers = self._allocated()
+        self._values = self._all_values()
+        self._buffers = {
+            name: self._machine.image(value) if value.texture else self._machine.buffer(value.size_bytes)
+            for name, value in self._values.items()
+        }
         with np.load(folder / WEIGHTS_FILE) as weights:
             for name in weights.files:
-                self._machine.copy(self._queue, self._buffers[name], np.ascontiguousarray(weights[name]))
+                array = np.ascontiguousarray(weights[name])
+                self._machine.fill(self._queue, self._values[name], self._buffers[name], array)
         self._launches = self._bound(self._machine.build((folder / source).read_text(encoding="utf-8")))
 
     @property
@@ -235,12 +262,9 @@ class OpenClSession(Session):
             raise CompilerError("the OpenCL session is closed; load the artefact again")
         return self._machine
 
-    def _allocated(self) -> dict[str, Any]:
+    def _all_values(self) -> dict[str, Value]:
         steps = [value for step in self._program.steps for value in step.arguments]
-        values: dict[str, Value] = {
-            value.name: value for value in (*self._program.inputs, *steps, *self._program.outputs)
-        }
-        return {name: self._open().buffer(value.size_bytes) for name, value in values.items()}
+        return {value.name: value for value in (*self._program.inputs, *steps, *self._program.outputs)}
 
     def _bound(self, program: Any) -> list[list[_Bound]]:  # noqa: ANN401
         machine, steps = self._open(), []

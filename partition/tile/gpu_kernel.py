@@ -27,7 +27,8 @@ _LOADS_AHEAD: Final = 4.0
 class Access:
     """One memory instruction of a thread, executed `per_thread` times, `vector` elements at a time.
 
-    `strides_bytes` is how far apart neighbouring threads along x and along y start.
+    `strides_bytes` is how far apart neighbouring threads along x and along y start; in a texture, as if its rows lay
+    one after the other.
     """
 
     buffer: str
@@ -37,6 +38,7 @@ class Access:
     vector: int
     per_thread: int
     strides_bytes: tuple[int, int]
+    texture: bool = False
 
     def starts(self, block: tuple[int, int, int], warp: int) -> list[int]:
         """Return the byte at which each thread of a block's first warp starts."""

@@ -285,6 +285,20 @@ def test_every_result_of_a_function_has_a_kernel() -> None:
     np.testing.assert_array_equal(outputs(on_the_host(scheduled)), outputs(func))
 
 
+def test_what_is_left_to_the_host_is_refused() -> None:
+    from compilers.tvm.gpu_schedule import flatten
+    from compilers.tvm.schedule import Parts
+
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Split", ["a", "halves"], ["y", "z"], axis=1)]
+    _, func = flat_function(nodes, [4, 8], ["z"])
+    parts = Parts.of(func)
+    for block in parts.before:
+        parts.sch.compute_inline(block)
+    flatten(parts.sch, parts.after[-1])
+    with pytest.raises(CompilerError, match=r"TVM leaves the host to compute T_split.*, in the GPU's memory"):
+        kernels_of(parts.sch.mod["main"])
+
+
 @pytest.mark.parametrize(("channels", "parts", "vector"), [(8, 3, 4), (6, 3, 2), (3, 4, 1)])
 def test_a_concatenation_reads_vectors_where_its_parts_are_whole_vectors(
     channels: int, parts: int, vector: int
