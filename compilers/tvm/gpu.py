@@ -18,7 +18,8 @@ from compilers.tvm import foreign, frontend, library, nvrtc
 from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.gpu_code import Function
 from compilers.tvm.gpu_facts import Split
-from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu, schedule_rest
+from compilers.tvm.gpu_flat import schedule_rest
+from compilers.tvm.gpu_schedule import analyse_gpu, schedule_gpu
 from compilers.tvm.nodes import tiles_by_function
 from compilers.tvm.opencl import PROGRAM_FILE, WEIGHTS_FILE
 from compilers.tvm.program import program_of

@@ -23,22 +23,22 @@ Bytes of a quantised graph come in words of four input channels, and a step of t
 Data are laid out channels last, so neighbouring threads must take neighbouring channels: weights and outputs are then
 read and written in whole lines, and the data that they share is one broadcast.
 
-A function with another form gets a flat vector loop, or the rule of TVM's own dlight that fits it.
+A function with another form is scheduled by `gpu_flat`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import tvm
 import tvm_ffi
-from tvm.s_tir import SBlock, SBlockRealize, dlight
 
 from compilers.tvm.blocks import REDUCTION, UnscheduledError, first_line, private_like, size, sizes, unroll
 from compilers.tvm.dot import BYTES
 from compilers.tvm.gpu_dot import gpu_intrinsic, with_dots
+from compilers.tvm.gpu_flat import flatten
 from compilers.tvm.schedule import Parts
 from partition.tile import CONV, DEPTHWISE, MATMUL, POOL, Layer, build_refusal
 
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from partition.tile import GpuTile
-
-_FLAT_THREADS: Final = 128
-_FLAT_LANES: Final = (4, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,77 +112,6 @@ def schedule_gpu(func: Any, tile: GpuTile, target: Any = None) -> Any:  # noqa: 
     except (tvm.s_tir.schedule.ScheduleError, tvm.error.InternalError) as error:
         raise UnscheduledError(first_line(error)) from error
     return private_like(func, scheduled)
-
-
-def schedule_rest(func: Any, target: Any) -> tuple[Any, str]:  # noqa: ANN401
-    """Schedule a function that has no tile; return it with the name of the rule.
-
-    A vector loop where there is no reduction, else what of TVM's dlight takes it.
-
-    Raises:
-        UnscheduledError: no rule takes it.
-    """
-    flat = _flat(func)
-    if flat is not None:
-        return private_like(func, flat), "flat"
-    for rule in (dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback()):
-        # Rules take a function apart in place (docs/vendor_bugs.md): each gets a copy.
-        module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        try:
-            with target:
-                done = dlight.ApplyDefaultSchedule(rule)(tvm.ir.load_json(tvm.ir.save_json(module)))["main"]
-        except (tvm.error.InternalError, tvm.s_tir.schedule.ScheduleError, ValueError, AssertionError):
-            continue
-        if done.attrs and done.attrs.get("tirx.is_scheduled"):
-            return private_like(func, done.without_attr("tirx.is_scheduled")), f"dlight {type(rule).__name__}"
-    raise UnscheduledError("none of TVM's rules for GPUs takes it")
-
-
-def _flat(func: Any) -> Any | None:  # noqa: ANN401
-    try:
-        parts = Parts.of(func)
-        if parts.reduction is not None:
-            return None
-        for block in parts.before:
-            parts.sch.compute_inline(block)
-        for block in parts.after:  # a kernel for each result
-            flatten(parts.sch, block)
-    except (UnscheduledError, tvm.s_tir.schedule.ScheduleError):
-        return None
-    return _with_even_choices(parts.sch.mod["main"])
-
-
-def _with_even_choices(func: Any) -> Any:  # noqa: ANN401
-    """Write comparisons of which all lanes of a vector have the same result so that TVM sees it.
-
-    What a concatenation takes from depends on the channel, and where the parts begin at multiples of the vector's
-    length, a vector comes from one of them: without this, TVM reads it element by element.
-    """
-
-    def even(loop: Any) -> Any:  # noqa: ANN401
-        realize = loop.body
-        if loop.kind != tvm.tirx.ForKind.VECTORIZED or not isinstance(realize, SBlockRealize):
-            return loop
-        block, lanes = realize.block, int(loop.extent)
-        axis = block.iter_vars[-1].var
-        first = axis // lanes * lanes
-
-        def at_least(node: Any) -> Any:  # noqa: ANN401
-            return tvm.tirx.LE(node.a, first) if node.b.same_as(axis) and _is_multiple(node.a, lanes) else node
-
-        def below(node: Any) -> Any:  # noqa: ANN401
-            return tvm.tirx.LT(first, node.b) if node.a.same_as(axis) and _is_multiple(node.b, lanes) else node
-
-        body = tvm_ffi.structural_map(block.body, [(tvm.tirx.LE, at_least), (tvm.tirx.LT, below)])
-        same = SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, annotations=block.annotations)
-        changed = SBlockRealize(realize.iter_values, realize.predicate, same)
-        return tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, changed)
-
-    return tvm_ffi.structural_map(func, [(tvm.tirx.For, even)])
-
-
-def _is_multiple(expr: Any, lanes: int) -> bool:  # noqa: ANN401
-    return isinstance(expr, tvm.tirx.IntImm) and int(expr) % lanes == 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -440,22 +366,6 @@ def _in_vectors(sch: Any, block: Any, lanes: int, *, packed: bool) -> list[Any]:
 def _own_loops(sch: Any, block: Any) -> list[Any]:  # noqa: ANN401
     """Return the loops of a block without those around it that it shares: one for each of its iterators."""
     return list(sch.get_loops(block))[-len(sch.get(block).iter_vars) :]
-
-
-def flatten(sch: Any, block: Any) -> None:  # noqa: ANN401
-    """One thread for each vector of an elementwise block."""
-    loops = list(sch.get_loops(block))
-    extent = int(sch.get(loops[-1]).extent) if loops else 1
-    lanes = next((n for n in _FLAT_LANES if extent % n == 0), 1)
-    vector = None
-    if lanes > 1:
-        loops[-1], vector = sch.split(loops[-1], [None, lanes])
-    flat = sch.fuse(*loops) if loops else sch.add_unit_loop(block)
-    outer, thread = sch.split(flat, [None, _FLAT_THREADS])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    if vector is not None:
-        sch.vectorize(vector)
 
 
 def _index_map(function: Any, rank: int) -> Any:  # noqa: ANN401

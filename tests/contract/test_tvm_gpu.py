@@ -249,7 +249,7 @@ def test_facts_of_a_product_by_hand() -> None:
 
 def test_what_a_statement_says_twice_counts_once() -> None:
     from compilers.tvm import frontend
-    from compilers.tvm.gpu_schedule import schedule_rest
+    from compilers.tvm.gpu_flat import schedule_rest
 
     graph = model([helper.make_node("HardSwish", ["x"], ["y"])], [4, 64])
     (func,) = (f for f in frontend.fuse(frontend.import_graph(graph.proto()), opencl_target()).functions.values()
@@ -265,7 +265,7 @@ def test_what_a_statement_says_twice_counts_once() -> None:
 def flat_function(nodes: list[onnx.NodeProto], shape: list[int], outputs: list[str]) -> Any:
     """Return the only function of a graph as it is scheduled without a tile, and as it was."""
     from compilers.tvm import frontend
-    from compilers.tvm.gpu_schedule import schedule_rest
+    from compilers.tvm.gpu_flat import schedule_rest
 
     graph = model(nodes, shape, halves=np.array([4, 4])).proto()
     graph.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs)
@@ -286,7 +286,7 @@ def test_every_result_of_a_function_has_a_kernel() -> None:
 
 
 def test_what_is_left_to_the_host_is_refused() -> None:
-    from compilers.tvm.gpu_schedule import flatten
+    from compilers.tvm.gpu_flat import flatten
     from compilers.tvm.schedule import Parts
 
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Split", ["a", "halves"], ["y", "z"], axis=1)]

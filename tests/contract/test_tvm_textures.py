@@ -222,7 +222,7 @@ def test_narrow_vectors_write_no_texture(functions: dict[str, Any]) -> None:
 
 def test_a_vector_that_lies_in_two_texels_is_none() -> None:
     from compilers.tvm import frontend
-    from compilers.tvm.gpu_schedule import schedule_rest
+    from compilers.tvm.gpu_flat import schedule_rest
     from compilers.tvm.textures import layouts_of, tried, with_textures
 
     node = helper.make_node("Pad", ["x", "ends"], ["y"])
