@@ -132,9 +132,16 @@ def executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.fixture(scope="module")
+def shared_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled files, which all tests here share: most deploy the same segment."""
+    return tmp_path_factory.mktemp("build")
+
+
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bench(tmp_path: Path, shared_build: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with a device: fake transports on PATH, and the device's tools in a folder."""
+    (tmp_path / "build").symlink_to(shared_build)
     for name, text in (("adb", ADB), ("ssh", SSH), ("scp", SCP)):
         executable(tmp_path / "bin" / name, text)
     (tmp_path / "perf.txt").write_text(PERF_TEST)

@@ -232,7 +232,8 @@ def test_an_output_folder_that_cannot_be_is_named(plain: Path, tmp_path: Path) -
 
 
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_resumes(plain: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "experiments.pareto", str(plain), "--splits", "0", "--jobs", "1"]
+    asked = [str(plain), "--backends", "ort_cpu,ort_qnn,snpe", "--splits", "0", "--jobs", "1"]
+    command = [sys.executable, "-m", "experiments.pareto", *asked]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = ["env", "--default-signal=INT", *command]  # a job in the background ignores it
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
@@ -245,7 +246,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_resumes(plain: Path,
     assert "the same command resumes" in output
     kept = len(rows(tmp_path / "results"))
     assert kept >= 1
-    done = pareto(str(plain), "--splits", "0", "--jobs", "1", cwd=tmp_path)
+    done = pareto(*asked, cwd=tmp_path)
     assert done.returncode == 0
     assert f"{kept} of " in done.stdout
 
