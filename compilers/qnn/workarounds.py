@@ -6,6 +6,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Final
 
+from compilers.ort_session import QUANTISERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 # Axes of a transpose, ones and neighbours that stay neighbours not counted, that the compiler has no kernel for.
 _TOO_MANY_AXES: Final = 5
-_QUANTISERS: Final = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def readable(graph: Graph) -> Graph:
@@ -97,11 +98,11 @@ class _Flow:
         """Return the reshapes before and after a node, and what quantises between; None where others read there."""
         between: list[onnx.NodeProto] = []
         before = self._maker.get(node.input[0])
-        while before is not None and before.op_type in _QUANTISERS:
+        while before is not None and before.op_type in QUANTISERS:
             between.append(before)
             before = self._maker.get(before.input[0])
         after = self._only_reader(node)
-        while after is not None and after.op_type in _QUANTISERS:
+        while after is not None and after.op_type in QUANTISERS:
             between.append(after)
             after = self._only_reader(after)
         if before is None or after is None or {before.op_type, after.op_type} != {"Reshape"}:

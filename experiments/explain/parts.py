@@ -56,16 +56,23 @@ def plan_of(
 def segment_of(
     graph: Graph, run: Run, device: Device, backend: str, precision: str, options: tuple[tuple[str, str], ...] = ()
 ) -> Segment:
-    """Make one segment; a part of a quantised graph without a quantised operator runs in float."""
+    """Make one segment."""
     part = graph if len(run.nodes) == len(graph.nodes()) else extract(graph, run.nodes)
     on_cpu = device.processor(run.place).kind == "cpu"
-    quantised = any(node.op_type in _QUANTISERS for node in part.nodes())
-    narrow = "fp32" if on_cpu else "fp16"
     return Segment(
         graph=part,
         device=device,
         processor=run.place,
         compiler=CPU_BACKEND if on_cpu else backend,
-        precision="int8" if quantised else narrow if precision == "int8" or on_cpu else precision,
+        precision=_precision_of(part, precision, on_cpu=on_cpu),
         options=() if on_cpu else options,
     )
+
+
+def _precision_of(part: Graph, asked: str, *, on_cpu: bool) -> str:
+    """Return what a part runs in: one of a quantised graph without a quantised operator runs in float."""
+    if any(node.op_type in _QUANTISERS for node in part.nodes()):
+        return "int8"
+    if on_cpu:
+        return "fp32"
+    return "fp16" if asked == "int8" else asked
