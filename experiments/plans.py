@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from graphs import Graph, GraphError, from_proto, load, save
-from partition import DeviceError, Plan, PlanError, load_device
+from partition import DeviceError, Plan, PlanError
 
 PLANS_DIR: Final = "plans"
 GRAPHS_DIR: Final = "graphs"
@@ -41,7 +41,7 @@ def read_plan(path: Path) -> Plan:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        return Plan.from_json(text, _GraphsBeside(path.parent / GRAPHS_DIR, _names(text)), load_device)
+        return Plan.from_json(text, _GraphsBeside(path.parent / GRAPHS_DIR, _names(text)))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the plan {path}: {error}") from error
     except (DeviceError, GraphError) as error:

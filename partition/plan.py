@@ -11,7 +11,7 @@ from graphs import TensorSpec
 from partition.device import Device, DeviceError, load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from graphs import Graph
 
@@ -131,7 +131,7 @@ class Plan:
         return json.dumps(plan, sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str, graphs: Mapping[str, Graph], device: Callable[[str], Device] = load_device) -> Plan:
+    def from_json(cls, text: str, graphs: Mapping[str, Graph]) -> Plan:
         """Read a plan; `graphs` maps a digest to the graph it names.
 
         Raises:
@@ -140,7 +140,7 @@ class Plan:
         try:
             plan = json.loads(text)
             _check_schema(plan["schema"])
-            segments = tuple(_segment(entry, graphs, device) for entry in plan["segments"])
+            segments = tuple(_segment(entry, graphs) for entry in plan["segments"])
             return cls(graph_digest=plan["graph_digest"], outputs=_specs(plan["outputs"]), segments=segments)
         except (PlanError, DeviceError):
             raise
@@ -160,13 +160,13 @@ def _specs(entries: Iterable[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
-def _segment(entry: Mapping[str, Any], graphs: Mapping[str, Graph], device: Callable[[str], Device]) -> Segment:
+def _segment(entry: Mapping[str, Any], graphs: Mapping[str, Graph]) -> Segment:
     digest = entry["graph_digest"]
     if digest not in graphs:
         raise PlanError(f"the plan names graph {digest[:12]} ({entry['graph_name']}), which was not given")
     return Segment(
         graph=graphs[digest],
-        device=device(entry["device"]),
+        device=load_device(entry["device"]),
         processor=entry["processor"],
         compiler=entry["compiler"],
         precision=entry["precision"],
