@@ -373,6 +373,11 @@ def _asks_for_textures(segment: Segment) -> bool:
 
 def _no_opencl(action: Action, device: Device, processor: str) -> str | None:
     """Return None where kernels of a GPU are only built, or run through OpenCL on this machine."""
+    if action is Action.RUN and device.address is not None:
+        return (
+            f"kernels for the {processor} of {device.name} are not sent over RPC: TVM's wheels have no runtime for "
+            "OpenCL, so none could be tried; they are modelled"
+        )
     if device.os != "host":
         told = f"kernels for the {processor} of {device.name} do not run on this machine; they are modelled"
         return told if action is Action.RUN else None

@@ -265,3 +265,18 @@ def test_only_tvm_reaches_a_device_over_rpc() -> None:
         get_compiler("ort_cpu").why_not(Action.RUN, device, "cpu") or ""
     )
     assert "sends nothing to rpc://127.0.0.1:1/phone" in (get_compiler("snpe").why_not(Action.RUN, device, "npu") or "")
+
+
+def test_a_gpu_over_rpc_is_refused_for_what_the_wheel_lacks_there(tracker: int) -> None:
+    """Once a server of the wheel has a runtime for OpenCL, its kernels can be sent: then the refusal has to go."""
+    from compilers.tvm import remote
+    from partition import Address
+
+    reason = TVM.why_not(Action.RUN, load_device("rpc://127.0.0.1:1/phone?device=sm8650"), "gpu") or ""
+    assert "not sent over RPC: TVM's wheels have no runtime for OpenCL" in reason
+    with server(tracker, "plain"):
+        session = remote.connect(Address(host="127.0.0.1", port=tracker, key="plain"))
+        assert not session.get_function("runtime.RuntimeEnabled")("opencl")
+        assert session.get_function("device_api.cpu") is not None
+        with pytest.raises(AttributeError, match="device_api.opencl"):
+            session.get_function("device_api.opencl")
