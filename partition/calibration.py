@@ -36,7 +36,8 @@ class LatencyModel:
     Coefficients are seconds for the overhead, seconds per byte and per MAC, and ratios for simulated times. A new
     model's latency lies between `low_ratio` and `high_ratio` times the prediction in 8 of 10 cases; where one of the
     simulations knows no cost of some node, between the `uncosted_ratios`, if enough such models were measured to tell.
-    The errors are absolute relative ones of models that took no part in the fit.
+    The errors are absolute relative ones of models that took no part in the fit. `options` go before those of the
+    calibration where this device's references are simulated: it has another on-chip memory than most.
     """
 
     device: str
@@ -49,6 +50,7 @@ class LatencyModel:
     error_median: float
     error_p90: float
     uncosted_ratios: tuple[float, float] | None = None
+    options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         intervals = ((self.low_ratio, self.high_ratio), self.uncosted_ratios or (1.0, 1.0))
@@ -133,8 +135,9 @@ def save_calibration(calibration: CalibrationSet, path: Path = CALIBRATION_FILE)
 
 def _text(entry: Mapping[str, Any]) -> str:
     """Write one latency model a line, so that a change of one shows as one line."""
-    told = [{name: value for name, value in model.items() if value is not None} for model in entry["models"]]
-    lines = [json.dumps({**model, "coefficients": dict(model["coefficients"])}) for model in told]
+    pairs = ("coefficients", "options")
+    models = [{**model, **{name: dict(model[name]) for name in pairs}} for model in entry["models"]]
+    lines = [json.dumps({name: v for name, v in model.items() if v not in (None, {})}) for model in models]
     head = {key: value for key, value in entry.items() if key != "models"}
     return json.dumps(head, indent=1)[:-2] + ',\n "models": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
@@ -159,4 +162,7 @@ def _from_json(entry: Mapping[str, Any], path: Path) -> CalibrationSet:
 def _model(entry: Mapping[str, Any]) -> LatencyModel:
     coefficients = tuple((str(name), float(value)) for name, value in entry["coefficients"].items())
     ratios = entry.get("uncosted_ratios")
-    return LatencyModel(**{**entry, "coefficients": coefficients, "uncosted_ratios": ratios and tuple(ratios)})
+    options = tuple((str(name), str(value)) for name, value in entry.get("options", {}).items())
+    return LatencyModel(
+        **{**entry, "coefficients": coefficients, "uncosted_ratios": ratios and tuple(ratios), "options": options}
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from experiments.calibration.features import (
     Simulation,
     read_simulations,
     simulate,
+    vtcm_mb,
 )
 from experiments.calibration.subjects import Subject, folder_subjects, unique, variant, zoo_subjects
 from partition import load_device
@@ -54,11 +56,15 @@ def simulations(
 ) -> Iterator[Simulation]:
     """Simulate each subject in the precisions and with the compilers that the rows measured it.
 
+    The references have the VTCM of the devices that were measured: one round for each size.
+
     Raises:
         CalibrationError: the compiler cannot simulate on this machine, or a model cannot be read or quantised.
     """
     measured = {(row.model, row.precision) for row in rows}
-    with_compiler = {(row.model, row.precision, row.compiler) for row in rows}
+    sizes: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for row in rows:
+        sizes[row.model, row.precision, row.compiler].add(vtcm_mb(row.device))
     store = FeatureStore(build / SIMULATIONS_NAME)
     for subject in chosen:
         precisions = sorted(precision for model, precision in measured if model == subject.model)
@@ -68,7 +74,7 @@ def simulations(
         graph = subject.load()
         for precision in precisions:
             report(f"simulating {subject.model} {precision}")
-            compilers = [c for c in OPTIONS if (subject.model, precision, c) in with_compiler]
+            compilers = {c: sorted(sizes[subject.model, precision, c]) for c in OPTIONS}
             make = {precision: _maker(graph, precision, build)}
             yield from simulate(subject, make, compilers, store, build, Limits(time_s=time_limit_s))
 
@@ -80,8 +86,8 @@ def shipped(result: Path) -> tuple[Simulation, ...]:
 
 
 def merged(old: Iterable[Simulation], new: Iterable[Simulation]) -> tuple[Simulation, ...]:
-    """Return all simulations, a new one in the place of an old one for the same model, precision, compiler, chip."""
-    found = {(s.model, s.precision, s.compiler, s.chip): s for s in (*old, *new)}
+    """Return all simulations, a new one in the place of an old one of the same network, chip and options."""
+    found = {(s.model, s.precision, s.compiler, s.chip, s.vtcm_mb): s for s in (*old, *new)}
     return tuple(found.values())
 
 

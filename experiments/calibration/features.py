@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import hashlib
 import io
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from compilers import CompilerError, Limits, PassingError, compile_segment, get_compiler
 from experiments.calibration.error import CalibrationError
 from graphs import GraphError
-from partition import Device, Segment, load_device
+from partition import Segment, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,26 +26,31 @@ if TYPE_CHECKING:
 
 # One simulated chip for each generation of silicon: v73, v68 and v81.
 REFERENCES: Final = ("sa8255p", "sa8540", "sa8797")
-# As the measured runtimes do it by default: graph inputs quantised on the CPU and the longest optimisation for ONNX
-# Runtime, the compiler's own defaults for a DLC. The same 8 MB of VTCM on all three chips (one has 16), as on nearly
-# every chip that they stand for.
+VTCM_MB: Final = 8  # of nearly every chip that they stand for; for another the references are simulated with its size
+# As the measured runtimes do it by default: the longest optimisation for both, and with ONNX Runtime the graph's inputs
+# quantised on the CPU.
 OPTIONS: Final = {
     "ort_qnn": (
-        ("vtcm_mb", "8"),
+        ("vtcm_mb", str(VTCM_MB)),
         ("offload_graph_io_quantization", "1"),
         ("htp_graph_finalization_optimization_mode", "3"),
     ),
-    "snpe": (("vtcm_mb", "8"),),
+    "snpe": (("vtcm_mb", str(VTCM_MB)), ("htp_graph_finalization_optimization_mode", "3")),
 }
 _PROTOCOL: Final = 1  # raise it when the adapters or the recipes change what is simulated
 _HEADER: Final = (
-    "key", "model", "precision", "compiler", "chip", "simulated_s", "dram_bytes", "macs", "uncosted", "refusal",
+    "key", "model", "precision", "compiler", "chip", "vtcm_mb", "simulated_s", "low_s", "high_s", "dram_bytes", "macs",
+    "uncosted", "refusal",
 )  # fmt: skip
+_LATER: Final = {"vtcm_mb", "low_s", "high_s"}  # columns that an older file lacks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Simulation:
-    """One graph on one simulated chip; `refusal` says why there is no time, `uncosted` counts nodes without a cost."""
+    """One graph on one simulated chip; `refusal` says why there is no time, `uncosted` counts nodes without a cost.
+
+    `low_s` and `high_s` are the compiler's own bounds of the time, which older files do not have.
+    """
 
     key: str
     model: str
@@ -55,6 +62,32 @@ class Simulation:
     macs: int | None
     uncosted: int = 0
     refusal: str = ""
+    vtcm_mb: int = VTCM_MB
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+@functools.cache
+def vtcm_mb(device: str) -> int:
+    """Return the VTCM of a device: with so much are the references simulated that stand for it."""
+    return int(load_device(device).processor("npu").ids["qnn"]["vtcm_mb"])
+
+
+class Sizes:
+    """The VTCM with which a row's references were simulated: its device's own, where the precision has such ones."""
+
+    def __init__(self, simulations: Iterable[Simulation]) -> None:
+        self._known = {(s.precision, s.vtcm_mb) for s in simulations}
+
+    def of(self, device: str, precision: str) -> int:
+        """Return the size in MB; the usual one where a file has no simulations with the device's."""
+        own = vtcm_mb(device)
+        return own if (precision, own) in self._known else VTCM_MB
+
+
+def options(compiler: str, size_mb: int) -> tuple[tuple[str, str], ...]:
+    """Return the options under which a reference is simulated for devices with so much VTCM."""
+    return tuple({**dict(OPTIONS[compiler]), "vtcm_mb": str(size_mb)}.items())
 
 
 class FeatureStore:
@@ -67,6 +100,8 @@ class FeatureStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known = {s.key: s for s in read_simulations(path)} if _finished_bytes(path) else {}
+        if self._known:
+            write_simulations(self._known.values(), path)  # lines to come have all columns
 
     def get(self, key: str) -> Simulation | None:
         """Return what is known under `key`."""
@@ -104,7 +139,7 @@ def read_simulations(path: Path) -> tuple[Simulation, ...]:
     found = []
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != _HEADER:
+        if not set(_HEADER) - _LATER <= set(reader.fieldnames or ()) <= set(_HEADER):
             raise CalibrationError(f"{path} is no file of simulations; delete it to simulate anew")
         for cells in reader:
             try:
@@ -116,7 +151,7 @@ def read_simulations(path: Path) -> tuple[Simulation, ...]:
 
 def write_simulations(simulations: Iterable[Simulation], path: Path) -> None:
     """Write a CSV of simulations, sorted."""
-    ordered = sorted(simulations, key=lambda s: (s.model, s.precision, s.compiler, s.chip))
+    ordered = sorted(simulations, key=lambda s: (s.model, s.precision, s.compiler, s.chip, s.vtcm_mb))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, _HEADER, lineterminator="\n")
         writer.writeheader()
@@ -126,13 +161,14 @@ def write_simulations(simulations: Iterable[Simulation], path: Path) -> None:
 def simulate(
     subject: Subject,
     graphs: Mapping[str, Callable[[], Graph]],
-    compilers: Iterable[str],
+    compilers: Mapping[str, Iterable[int]],
     store: FeatureStore,
     build: Path,
     limits: Limits,
 ) -> Iterator[Simulation]:
     """Simulate a model on every reference chip, in each precision of `graphs` and with each compiler.
 
+    `compilers` gives each the sizes of VTCM in MB that are wanted.
     What cannot be simulated comes as a `Simulation` with a refusal, which is kept unless it may pass.
     """
     for precision, make in graphs.items():
@@ -140,9 +176,14 @@ def simulate(
             graph = make()
         except GraphError as error:
             raise CalibrationError(f"{subject.model} cannot be made {precision}: {error}") from error
-        for compiler in compilers:
-            for chip in REFERENCES:
-                yield _simulated(subject.model, graph, precision, compiler, load_device(chip), store, build, limits)
+        for compiler, sizes in compilers.items():
+            for size_mb, chip in itertools.product(sizes, REFERENCES):
+                segment = _segment(graph, precision, compiler, chip, size_mb)
+                asked = Simulation(
+                    key=_key(segment), model=subject.model, precision=precision, compiler=compiler, chip=chip,
+                    simulated_s=None, dram_bytes=None, macs=graph.macs, vtcm_mb=size_mb,
+                )  # fmt: skip
+                yield _simulated(asked, segment, store, build, limits)
 
 
 def segment_precision(precision: str) -> str:
@@ -150,53 +191,51 @@ def segment_precision(precision: str) -> str:
     return "int8" if precision == "w8a16" else precision
 
 
-def _simulated(
-    model: str, graph: Graph, precision: str, compiler: str, chip: Device, store: FeatureStore, build: Path,
-    limits: Limits,
-) -> Simulation:  # fmt: skip
-    segment = Segment(
+def _segment(graph: Graph, precision: str, compiler: str, chip: str, size_mb: int) -> Segment:
+    return Segment(
         graph=graph,
-        device=chip,
+        device=load_device(chip),
         processor="npu",
         compiler=compiler,
         precision=segment_precision(precision),
-        options=OPTIONS[compiler],
+        options=options(compiler, size_mb),
     )
-    version = get_compiler(compiler).version()
-    key = hashlib.sha256(f"{segment.digest}:{version}:{_PROTOCOL}".encode()).hexdigest()[:24]
-    known = store.get(key)
+
+
+def _key(segment: Segment) -> str:
+    version = get_compiler(segment.compiler).version()
+    return hashlib.sha256(f"{segment.digest}:{version}:{_PROTOCOL}".encode()).hexdigest()[:24]
+
+
+def _simulated(asked: Simulation, segment: Segment, store: FeatureStore, build: Path, limits: Limits) -> Simulation:
+    """Return what was asked with its figures or a refusal, from the store where it is known."""
+    known = store.get(asked.key)
     if known is not None:
-        return dataclasses.replace(known, model=model)
+        return dataclasses.replace(known, model=asked.model)
     try:
-        made, lasts = _estimate(segment, build, limits), True
+        made, lasts = _estimate(asked, segment, build, limits), True
     except CompilerError as error:
         refusal = " ".join(error.reason.split())
-        made, lasts = dataclasses.replace(_unknown(segment), refusal=refusal), not isinstance(error, PassingError)
-    simulation = dataclasses.replace(made, key=key, model=model, precision=precision)
+        made, lasts = dataclasses.replace(asked, refusal=refusal), not isinstance(error, PassingError)
     if lasts:
-        store.add(simulation)
-    return simulation
+        store.add(made)
+    return made
 
 
-def _estimate(segment: Segment, build: Path, limits: Limits) -> Simulation:
+def _estimate(asked: Simulation, segment: Segment, build: Path, limits: Limits) -> Simulation:
     build.mkdir(parents=True, exist_ok=True)
     # The numbers are all that is kept: the artefacts of one calibration would take 50 GB.
     with tempfile.TemporaryDirectory(dir=build, prefix=".simulation-") as folder:
         artefact = compile_segment(segment, Path(folder), limits)
         found = get_compiler(segment.compiler).estimate(artefact)
     return dataclasses.replace(
-        _unknown(segment),
+        asked,
         simulated_s=found.latency.typical_s,
+        low_s=found.latency.low_s,
+        high_s=found.latency.high_s,
         dram_bytes=found.dram_bytes,
         uncosted=len(found.uncosted_nodes),
     )
-
-
-def _unknown(segment: Segment) -> Simulation:
-    return Simulation(
-        key="", model="", precision=segment.precision, compiler=segment.compiler, chip=segment.device.name,
-        simulated_s=None, dram_bytes=None, macs=segment.graph.macs,
-    )  # fmt: skip
 
 
 def _cells(simulation: Simulation) -> dict[str, object]:
@@ -207,13 +246,20 @@ def _cells(simulation: Simulation) -> dict[str, object]:
 def _simulation(cells: Mapping[str, str]) -> Simulation:
     if None in cells.values():
         raise ValueError("it is cut short")
+
+    def seconds(name: str) -> float | None:
+        return float(cells[name]) if cells.get(name) else None
+
     return Simulation(
         key=cells["key"],
         model=cells["model"],
         precision=cells["precision"],
         compiler=cells["compiler"],
         chip=cells["chip"],
-        simulated_s=float(cells["simulated_s"]) if cells["simulated_s"] else None,
+        vtcm_mb=int(cells.get("vtcm_mb", VTCM_MB)),
+        simulated_s=seconds("simulated_s"),
+        low_s=seconds("low_s"),
+        high_s=seconds("high_s"),
         dram_bytes=int(cells["dram_bytes"]) if cells["dram_bytes"] else None,
         macs=int(cells["macs"]) if cells["macs"] else None,
         uncosted=int(cells["uncosted"]),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from experiments.calibration.features import Sizes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,6 +20,7 @@ _MORE_LAYERS: Final = 1.1
 _AGREES: Final = 0.1
 _MISSES: Final = 0.15
 _OTHER_DEVICES: Final = 3
+_Case = tuple[str, str, str, int]  # model, precision, compiler and size of the VTCM in the simulations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +28,9 @@ class Evidence:
     """What reasons are drawn from: all rows of the table, all simulations and all predictions."""
 
     rows: Mapping[tuple[str, str, str, str], Measurement]
-    uncosted: Mapping[tuple[str, str, str], int]
-    refusals: Mapping[tuple[str, str, str], str]
+    uncosted: Mapping[_Case, int]
+    refusals: Mapping[_Case, str]
+    sizes: Sizes
     predictions: Mapping[tuple[str, str, str, str], Prediction]
 
     @classmethod
@@ -34,14 +38,16 @@ class Evidence:
         cls, rows: Iterable[Measurement], simulations: Iterable[Simulation], predictions: Iterable[Prediction]
     ) -> Evidence:
         """Index the evidence."""
-        uncosted: dict[tuple[str, str, str], int] = {}
-        refusals: dict[tuple[str, str, str], str] = {}
-        for s in simulations:
-            case = s.model, s.precision, s.compiler
+        uncosted: dict[_Case, int] = {}
+        refusals: dict[_Case, str] = {}
+        known = tuple(simulations)
+        for s in known:
+            case = s.model, s.precision, s.compiler, s.vtcm_mb
             uncosted[case] = max(uncosted.get(case, 0), s.uncosted)
             if s.refusal:
                 refusals[case] = f"{s.chip}: {s.refusal}"
-        return cls({row.key: row for row in rows}, uncosted, refusals, {p.row.key: p for p in predictions})
+        by_row = {p.row.key: p for p in predictions}
+        return cls({row.key: row for row in rows}, uncosted, refusals, Sizes(known), by_row)
 
 
 def worst(predictions: Sequence[Prediction], count: int) -> tuple[Prediction, ...]:
@@ -79,15 +85,13 @@ def _slower(prediction: Prediction, evidence: Evidence) -> str | None:
 
 
 def _uncosted(prediction: Prediction, evidence: Evidence) -> str | None:
-    row = prediction.row
-    count = evidence.uncosted.get((row.model, row.precision, row.compiler), 0)
+    count = evidence.uncosted.get(_case(prediction.row, evidence), 0)
     return f"{count} nodes have no cost in a simulation" if count else None
 
 
 def _refused(prediction: Prediction, evidence: Evidence) -> str | None:
     """Give the refusal of a reference chip, without which the prediction came from fewer of them."""
-    row = prediction.row
-    return evidence.refusals.get((row.model, row.precision, row.compiler))
+    return evidence.refusals.get(_case(prediction.row, evidence))
 
 
 def _runtime(prediction: Prediction, evidence: Evidence) -> str | None:
@@ -123,6 +127,10 @@ def _devices(prediction: Prediction, evidence: Evidence) -> str | None:
     if alike <= 0.3 * len(errors):
         return f"only {alike} of {len(errors)} other devices miss like this: peculiar to this device"
     return None
+
+
+def _case(row: Measurement, evidence: Evidence) -> _Case:
+    return row.model, row.precision, row.compiler, evidence.sizes.of(row.device, row.precision)
 
 
 def _float_row(row: Measurement, evidence: Evidence) -> Measurement | None:

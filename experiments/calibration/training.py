@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from experiments.calibration.features import OPTIONS, REFERENCES, Simulation
+from experiments.calibration.features import OPTIONS, REFERENCES, VTCM_MB, Simulation, Sizes, options
 from experiments.calibration.fit import fit_relative, interval, percentage_errors
 from partition import DRAM_BYTES, MACS, OVERHEAD, LatencyModel, load_device
 
@@ -43,11 +43,15 @@ _LEAST_OF_A_KIND: Final = 9
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """A measured row with the terms of its latency model; `uncosted` names those from simulations that lack costs."""
+    """A measured row with the terms of its latency model; `uncosted` names those from simulations that lack costs.
+
+    The simulations had `vtcm_mb` of VTCM.
+    """
 
     row: Measurement
     terms: Mapping[str, float]
     uncosted: frozenset[str] = frozenset()
+    vtcm_mb: int = VTCM_MB
 
     def has(self, names: Iterable[str]) -> bool:
         """Tell whether the sample has all these terms."""
@@ -62,16 +66,19 @@ def samples(
     A sample has the terms that could be simulated: a chip whose simulator refused the graph is not among them. A row
     that ran partly on the CPU or GPU of its device is no sample: the simulator knows the NPU alone.
     """
-    by_case: dict[tuple[str, str, str], dict[str, Simulation]] = defaultdict(dict)
-    for simulation in simulations:
-        by_case[simulation.model, simulation.precision, simulation.compiler][simulation.chip] = simulation
+    known = tuple(simulations)
+    sizes = Sizes(known)
+    by_case: dict[tuple[str, str, str, int], dict[str, Simulation]] = defaultdict(dict)
+    for s in known:
+        by_case[s.model, s.precision, s.compiler, s.vtcm_mb][s.chip] = s
     found, refused = [], {}
     for row in rows:
-        case = by_case.get((row.model, row.precision, row.compiler))
+        size = sizes.of(row.device, row.precision)
+        case = by_case.get((row.model, row.precision, row.compiler, size))
         if case is None:
             continue
         terms = _terms(row.device, case)
-        sample = Sample(row=row, terms=terms, uncosted=_uncosted(row.device, case))
+        sample = Sample(row=row, terms=terms, uncosted=_uncosted(row.device, case), vtcm_mb=size)
         if not any(sample.has(names) for names in term_sets(row.device, row.precision)):
             refused[row.model, row.precision, row.compiler] = _refusal(case)
         elif row.elsewhere_layers:
@@ -164,6 +171,7 @@ def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyM
         error_median=round(float(np.median(errors)), 4),
         error_p90=round(float(np.percentile(errors, 90)), 4),
         uncosted_ratios=uncosted and (round(uncosted[0], 4), round(uncosted[1], 4)),
+        options=tuple(sorted(set(options(key[1], rows[0].vtcm_mb)) - set(OPTIONS[key[1]]))),
     )
 
 
@@ -261,7 +269,7 @@ def _uncosted(device: str, case: Mapping[str, Simulation]) -> frozenset[str]:
 
 
 def _refusal(case: Mapping[str, Simulation]) -> str:
-    refused = [f"{chip}: {s.refusal}" for chip, s in sorted(case.items()) if s.refusal]
+    refused = [f"{chip} with {s.vtcm_mb} MB: {s.refusal}" for chip, s in sorted(case.items()) if s.refusal]
     missing = [f"not simulated on {chip}" for chip in REFERENCES if chip not in case]
     return (refused or missing or ["its work or its DRAM traffic is not known"])[0]
 

@@ -10,7 +10,7 @@ from experiments.units import seconds
 from partition import DRAM_BYTES, MACS, CalibrationSet, LatencyModel, Segment, load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from compilers import Limits
@@ -54,7 +54,8 @@ def calibrated(
 def _predicted(
     segment: Segment, model: LatencyModel, calibration: CalibrationSet, build: Path, limits: Limits
 ) -> tuple[Estimate, str]:
-    estimates = {name: _reference(segment, name, calibration, build, limits) for name in _needed(model, calibration)}
+    fitted = {**dict(calibration.options.get(segment.compiler, ())), **dict(model.options)}
+    estimates = {name: _reference(segment, name, fitted, build, limits) for name in _needed(model, calibration)}
     terms = {name: estimate.latency.typical_s for name, estimate in estimates.items()}
     work = _work(segment, model, estimates, calibration)
     predicted_s = model.predict({**terms, **work})
@@ -70,7 +71,7 @@ def _predicted(
     )
     bounds = _compiler_bounds(model, first.latency, work) if own else ""
     lacking = _LACKING if uncosted and model.uncosted_ratios else ""
-    return dataclasses.replace(first, latency=latency), _note(segment, model, calibration) + lacking + bounds
+    return dataclasses.replace(first, latency=latency), _note(segment, model, fitted) + lacking + bounds
 
 
 def _precision(segment: Segment) -> str:
@@ -86,9 +87,9 @@ def _needed(model: LatencyModel, calibration: CalibrationSet) -> tuple[str, ...]
     return tuple(dict.fromkeys((*model.references, *((calibration.dram_reference,) if traffic else ()))))
 
 
-def _reference(segment: Segment, name: str, calibration: CalibrationSet, build: Path, limits: Limits) -> Estimate:
+def _reference(segment: Segment, name: str, fitted: Mapping[str, str], build: Path, limits: Limits) -> Estimate:
     """Compile and simulate the segment for a reference device, or take it from the cache."""
-    options = {**dict(calibration.options.get(segment.compiler, ())), **dict(segment.options)}
+    options = {**fitted, **dict(segment.options)}
     device = segment.device if name == segment.device.name else load_device(name)
     there = dataclasses.replace(segment, device=device, options=tuple(sorted(options.items())))
     compiler = get_compiler(there.compiler)
@@ -121,8 +122,7 @@ def _compiler_bounds(model: LatencyModel, simulated: Latency, work: dict[str, fl
     return f"; the compiler's own bounds come to {seconds(low)} to {seconds(high)}"
 
 
-def _note(segment: Segment, model: LatencyModel, calibration: CalibrationSet) -> str:
-    fitted = dict(calibration.options.get(segment.compiler, ()))
+def _note(segment: Segment, model: LatencyModel, fitted: Mapping[str, str]) -> str:
     own = dict(segment.options)
     used = ", ".join(f"{key}={value}" for key, value in sorted({**fitted, **own}.items()))
     outside = "" if {**fitted, **own} == fitted else " (the fit was made with other options)"

@@ -226,3 +226,25 @@ def test_a_latency_model_that_cannot_be_is_refused(change: dict[str, object]) ->
     fields = {name: getattr(model("sm8650", sa8255p=1.0), name) for name in LatencyModel.__slots__}
     with pytest.raises(CalibrationFileError, match="sm8650"):
         LatencyModel(**{**fields, **change})
+
+
+def test_references_have_the_memory_of_the_chip_that_they_stand_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(segment: Segment, *_: object) -> None:
+        asked.append((segment.device.name, dict(segment.options)))
+        raise CompilerError("not here")
+
+    monkeypatch.setattr(module, "compile_segment", refuse)
+    monkeypatch.setattr(get_compiler("ort_qnn"), "why_not", lambda *_: None)
+    known = calibration(
+        dataclasses.replace(model("qcs6490", sa8540=1.0), options=(("vtcm_mb", "2"),)), model("sm8650", sa8540=1.0)
+    )
+    save_calibration(known, tmp_path / "c.json")
+    assert load_calibration(tmp_path / "c.json") == known
+    for device, own in (("qcs6490", {}), ("sm8650", {}), ("qcs6490", {"vtcm_mb": "4"})):
+        with pytest.raises(CompilerError, match="not here"):
+            predicted(segment(device, **own), known, tmp_path)
+    assert asked == [("sa8540", {"vtcm_mb": size}) for size in ("2", "8", "4")]

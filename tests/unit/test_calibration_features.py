@@ -12,13 +12,17 @@ from onnx import TensorProto, helper
 
 from compilers import CompilerError, Limits, PassingError
 from experiments.calibration import features
+from experiments.calibration.collect import simulations
 from experiments.calibration.error import CalibrationError
-from experiments.calibration.features import FeatureStore, Simulation, read_simulations, simulate
+from experiments.calibration.features import REFERENCES, FeatureStore, Simulation, read_simulations, simulate
 from experiments.calibration.subjects import Subject
+from experiments.calibration.table import Measurement
 from graphs import Graph, from_proto
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from partition import Segment
 
 ONE = Simulation(
     key="k1", model="net", precision="fp16", compiler="snpe", chip="sa8255p",
@@ -72,9 +76,45 @@ def test_what_may_pass_is_told_and_asked_again(
     monkeypatch.setattr(features, "REFERENCES", ("sa8255p",))
     for _ in range(2):
         store = FeatureStore(tmp_path / "s.csv")
-        found = simulate(subject(), {"fp16": relu}, ["snpe"], store, tmp_path, Limits())
+        found = simulate(subject(), {"fp16": relu}, {"snpe": [8]}, store, tmp_path, Limits())
         assert [one.refusal for one in found] == [error.reason]
     assert calls == asked
+
+
+def test_an_older_file_has_8_mb_and_takes_new_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    path.write_text(
+        "key,model,precision,compiler,chip,simulated_s,dram_bytes,macs,uncosted,refusal\n"
+        "k1,net,fp16,snpe,sa8255p,0.001,7,9,0,\n"
+    )
+    small = dataclasses.replace(ONE, key="k3", vtcm_mb=2, low_s=9e-4, high_s=2e-3)
+    FeatureStore(path).add(small)
+    assert read_simulations(path) == (ONE, small)
+    assert ONE.vtcm_mb == 8
+    path.write_text(path.read_text().replace("vtcm_mb", "vtcm"))
+    with pytest.raises(CalibrationError, match="is no file of simulations"):
+        read_simulations(path)
+
+
+def test_references_are_simulated_with_the_memory_of_the_measured_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(segment: Segment, *_: object) -> None:
+        asked.append((segment.compiler, segment.device.name, dict(segment.options)["vtcm_mb"]))
+        raise CompilerError("not here")
+
+    monkeypatch.setattr(features, "compile_segment", refuse)
+    rows = [
+        Measurement(model="net", precision="fp16", device=device, compiler=compiler, latency_s=1.0)
+        for device, compiler in (("qcs6490", "ort_qnn"), ("sm8650", "ort_qnn"), ("sm8750", "snpe"))
+    ]
+    found = list(simulations([subject()], rows, tmp_path, 60.0, lambda _: None))
+    assert [(s.compiler, s.chip, str(s.vtcm_mb)) for s in found] == asked
+    sizes = [("ort_qnn", "2"), ("ort_qnn", "8"), ("snpe", "8")]
+    assert asked == [(compiler, chip, size) for compiler, size in sizes for chip in REFERENCES]
+    assert len({s.key for s in found}) == len(found)
 
 
 def subject() -> Subject:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.calibration.features import Simulation
+from experiments.calibration.features import REFERENCES, Simulation
 from experiments.calibration.table import Measurement
 from experiments.calibration.training import Key, Sample, fit_all, predict_each, training_rows
 from experiments.calibration.training import samples as samples_of
@@ -27,6 +27,12 @@ def samples(overhead_s: float, ratio: float, s_per_mac: float, *, noise: float =
         row = Measurement(model=f"net{index}", precision=key[2], device=key[0], compiler=key[1], latency_s=latency_s)
         found.append(Sample(row=row, terms={key[0]: simulated_s, MACS: macs, DRAM_BYTES: 1e7}))
     return found
+
+
+def modelled(device: str) -> list[Sample]:
+    """Models on a chip without a simulator, which take as long as they are simulated on each reference."""
+    found = samples(1e-4, 0.9, 0.0, key=(device, "snpe", "int8"))
+    return [dataclasses.replace(s, terms={**s.terms, **dict.fromkeys(REFERENCES, s.terms[device])}) for s in found]
 
 
 def times(factor: float, sample: Sample) -> Sample:
@@ -158,3 +164,35 @@ def test_too_few_models_give_no_fit_and_teach_nothing() -> None:
     enough = samples(1e-4, 0.9, 0.0, key=(*KEY[:2], "int8"))
     assert {model.precision for model in fit_all([*few, *enough])} == {"int8"}
     assert {row.precision for row in training_rows([*few, *enough])} == {"int8"}
+
+
+def test_a_row_takes_the_simulations_with_its_device_s_memory() -> None:
+    rows = [
+        Measurement(model="net", precision="int8", device=device, compiler="snpe", latency_s=1.0)
+        for device in ("qcs6490", "sm8650")
+    ]
+    simulated = [
+        Simulation(
+            key="", model="net", precision="int8", compiler="snpe", chip=chip, vtcm_mb=size,
+            simulated_s=float(size), dram_bytes=100 * size, macs=1,
+        )
+        for chip in REFERENCES
+        for size in (2, 8)
+    ]  # fmt: skip
+    found, _ = samples_of(rows, simulated)
+    assert [dict(s.terms) for s in found] == [
+        {**dict.fromkeys(REFERENCES, size), DRAM_BYTES: 100 * size, MACS: 1} for size in (2.0, 8.0)
+    ]
+    assert [s.vtcm_mb for s in found] == [2, 8]
+    found, _ = samples_of(rows, [s for s in simulated if s.vtcm_mb == 8])  # a file from before, with one size
+    assert [s.vtcm_mb for s in found] == [8, 8]
+    elsewhere = [dataclasses.replace(s, model="other") if s.vtcm_mb == 2 else s for s in simulated]
+    found, _ = samples_of(rows, elsewhere)  # never one model with its own size and another without
+    assert [s.row.device for s in found] == ["sm8650"]
+
+
+def test_a_latency_model_names_the_memory_that_its_simulations_had() -> None:
+    usual = modelled("qcs6490")
+    small = [dataclasses.replace(s, vtcm_mb=2) for s in usual]
+    assert {model.options for model in fit_all(small)} == {(("vtcm_mb", "2"),)}
+    assert {model.options for model in fit_all(usual)} == {()}
