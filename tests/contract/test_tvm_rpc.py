@@ -278,5 +278,5 @@ def test_a_gpu_over_rpc_is_refused_for_what_the_wheel_lacks_there(tracker: int) 
         session = remote.connect(Address(host="127.0.0.1", port=tracker, key="plain"))
         assert not session.get_function("runtime.RuntimeEnabled")("opencl")
         assert session.get_function("device_api.cpu") is not None
-        with pytest.raises(AttributeError, match="device_api.opencl"):
+        with pytest.raises(AttributeError, match=r"device_api\.opencl"):
             session.get_function("device_api.opencl")
