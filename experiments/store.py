@@ -12,6 +12,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from compilers import get_compiler
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Row:
     segments: int
     cuts: tuple[str, ...]
     plan_digest: str
+    backend_versions: Mapping[str, str] | None = None
     latency_s: float | None = None
     latency_low_s: float | None = None
     latency_high_s: float | None = None
@@ -110,6 +112,9 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
         "segments": len(plan.segments),
         "segment_processors": tuple(s.processor for s in plan.segments),
         "plan_digest": plan.digest,
+        "backend_versions": {
+            name: get_compiler(name).version() for name in sorted({s.compiler for s in plan.segments})
+        },
     }
     if isinstance(outcome, Failure):
         return Row(

@@ -92,6 +92,7 @@ def test_a_rerun_compiles_nothing_and_says_so(plain: Path, tmp_path: Path) -> No
     options = (str(plain), "--backends", "ort_cpu", "--device", "host", "--precisions", "fp32", "--splits", "0")
     assert pareto(*options, cwd=tmp_path).returncode == 0
     before = rows(tmp_path / "results")
+    assert all("onnxruntime-" in str(row["backend_versions"]) for row in before)
     again = pareto(*options, cwd=tmp_path)
     assert again.returncode == 0
     assert "1 of 1 candidates are known" in again.stdout
