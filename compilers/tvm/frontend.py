@@ -96,7 +96,6 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         module = vectorisable(pack(passes.CanonicalizeBindings()(_fold(module)), target))
         module = tvm.transform.Sequential(
             [
-                passes.FoldConstant(),
                 passes.EliminateCommonSubexpr(),
                 relax.backend.DispatchSampling(),
                 relax.backend.DispatchSortScan(),

@@ -416,3 +416,14 @@ def test_a_processor_without_a_target_is_not_promised(device: str, processor: st
     found = TVM.why_not(Action.COMPILE, load_device(device), processor)
     assert found is not None
     assert re.search(reason, found)
+
+
+def test_what_constants_come_to_is_computed_when_the_graph_is_compiled() -> None:
+    from compilers.tvm import frontend
+    from compilers.tvm.targets import host_target
+
+    node = helper.make_node
+    nodes = [node("Sin", ["c"], ["s"]), node("Softmax", ["s"], ["t"]), node("Add", ["x", "t"], ["y"])]
+    graph = model(nodes, [4, 8], c=weight(4, 8))
+    _, functions = frontend.fused(frontend.import_graph(graph.proto()), host_target())
+    assert list(functions) == ["add"]

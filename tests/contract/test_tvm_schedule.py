@@ -219,3 +219,17 @@ def test_a_function_with_several_results_is_called_beside_laid_out_weights(safe:
     got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     left, right = np.split(x @ weights, [60], axis=1)
     np.testing.assert_allclose(got, right @ left, rtol=1e-3, atol=1e-3)
+
+
+def test_rounding_to_bytes_is_vectorised_by_tvm_not_left_to_llvm() -> None:
+    import tvm
+
+    from compilers.tvm.schedule import schedule
+    from compilers.tvm.targets import host_target
+
+    graph = product(constant=True)
+    scheduled = schedule(reducing(quantise(graph, "int8", Calibration.random(graph))), tile(32), threads=1)
+    module = tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")})
+    code = tvm.tirx.build(module, target=host_target()).inspect_source("ll")
+    rounded = {line.split("@llvm.nearbyint")[1][:2] for line in code.splitlines() if "@llvm.nearbyint" in line}
+    assert rounded == {".v"}  # of vectors alone
