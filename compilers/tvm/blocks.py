@@ -17,7 +17,7 @@ from compilers.tvm.tiles import EVEN, uneven
 REDUCTION: Final = 2  # tvm.tirx.IterVar.CommReduce
 _FLAT_LANES: Final = (32, 16, 8, 4, 2)
 # TVM has vectors of round and floor, and makes a loop of scalars of this one, which LLVM then takes half of its time to
-# make a vector of again (docs/vendor_bugs.md, Apache TVM 26).
+# make a vector of again (docs/vendor_bugs.md, Apache TVM 29).
 tvm.ir.register_op_attr("tirx.nearbyint", "TVectorizable", value=True, level=11)
 
 
