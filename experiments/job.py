@@ -124,7 +124,22 @@ def run(options: Options, argv: list[str]) -> tuple[int, Path]:
         console.print(f"\ninterrupted; {counted(len(fresh), 'candidate')} kept, the same command resumes", style="bold")
         return INTERRUPTED, request.folder
     code = _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
-    return code, request.folder
+    vain = tuple(_in_vain(request, options, tuple(fresh.values())))
+    for sentence in vain:
+        console.print(sentence, style="bold")
+    return (1 if vain else code), request.folder
+
+
+def _in_vain(request: _Request, options: Options, rows: Sequence[store.Row]) -> Iterator[str]:
+    """Name what was asked for by name and came to nothing, whatever else did."""
+    done = [row for row in rows if row.status != "failed"]
+    for backend in dict.fromkeys(name for name, _ in options.options):
+        given = ", ".join("=".join(option) for name, option in options.options if name == backend)
+        if not any(backend in row.backend.split("+") for row in done):
+            yield f"nothing came of {backend} with {given}; the reasons are above"
+    for plan in request.plans:
+        if not any(row.plan_digest == plan.digest for row in done):
+            yield f"nothing came of the plan {plan.digest[:12]} that was given; the reason is above"
 
 
 def _check(options: Options) -> _Request:

@@ -1,7 +1,8 @@
 """The main job: `python -m experiments.pareto [MODEL]` compiles, evaluates and draws the Pareto frontiers.
 
-Exit code: 0 when there is a frontier, 1 when nothing usable came out, 2 for wrong arguments or a bad model,
-130 after Ctrl-C (what is finished is kept, and the same command resumes).
+Exit code: 0 when there is a frontier, 1 when nothing usable came out, or nothing of a plan or a backend's option that
+was given, 2 for wrong arguments or a bad model, 130 after Ctrl-C (what is finished is kept, and the same command
+resumes).
 """
 
 from __future__ import annotations

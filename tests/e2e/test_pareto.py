@@ -99,6 +99,15 @@ def test_a_rerun_compiles_nothing_and_says_so(plain: Path, tmp_path: Path) -> No
     assert rows(tmp_path / "results") == before
 
 
+def test_an_option_that_a_backend_lacks_is_not_lost_in_the_others_results(plain: Path, tmp_path: Path) -> None:
+    options = ("--backends", "ort_cpu,tvm", "--device", "sa8255p", "--precisions", "fp32", "--splits", "0")
+    done = pareto(str(plain), *options, "--option", "tvm.tunes=3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "tvm has no option tunes (it has: sweep, threads, tune)" in done.stdout
+    assert "nothing came of tvm with tunes=3" in done.stdout
+    assert {row["backend"]: row["status"] for row in rows(tmp_path / "results")} == {"ort_cpu": "ok", "tvm": "failed"}
+
+
 def test_an_input_that_no_node_reads_is_told(tmp_path: Path) -> None:
     path = write_model(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"], name="relu")], [])
     model = onnx.load(path)
