@@ -238,6 +238,10 @@ class Compiler(abc.ABC):
         files = (artefact.directory / name for name in artefact.files)
         return {"whole": tuple(path for path in files if path.suffix not in _REPORTS)}
 
+    def constant_outputs(self, artefact: Artefact) -> Mapping[str, np.ndarray[Any, Any]]:  # noqa: ARG002
+        """Return the outputs of the segment that the artefact's own runtime does not give, as no input decides them."""
+        return {}
+
     def estimate(self, artefact: Artefact) -> Estimate:
         """Return the cost that the artefact's own files tell, without running it."""
         raise CompilerError(f"{self.name} gives no estimate for {artefact.device}")

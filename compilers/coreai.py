@@ -222,7 +222,7 @@ def narrowed(inputs: Mapping[str, Array], name: str) -> Array:
     """
     if name not in inputs:
         raise CompilerError(f"input {name!r} is missing; got {', '.join(inputs) or 'none'}")
-    array = np.ascontiguousarray(inputs[name])
+    array = np.asarray(inputs[name], order="C")
     narrow = array.astype(_NARROW.get(str(array.dtype), str(array.dtype)))
     if array.dtype.kind in "iu" and not np.array_equal(narrow, array):
         raise CompilerError(f"input {name!r} holds an integer that does not fit the 32 bits of Core AI")

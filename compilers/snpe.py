@@ -1,7 +1,8 @@
 """Qualcomm's DLC for the SNPE / QAIRT runtimes: Hexagon NPU (HTP), without an SDK.
 
 Needs: onnxruntime, onnxruntime-qnn (Linux x86-64 with glibc 2.35), whose QNN IR library writes the DLC.
-Artefacts: model.dlc (channels-last images, float inputs and outputs with Quantize and Dequantize inside; for
+Artefacts: model.dlc (channels-last images, float inputs and outputs with Quantize and Dequantize inside, a scalar has
+    one element; constant_outputs.npz holds the outputs that no input decides, which no DLC gives; for
     "fp16" it holds float32, which the HTP runtime lowers to float16 when it prepares the DLC),
     channels_last.onnx (the graph it was made of), profile.csv (the compiler's simulation of the same graph
     and options), placement.json, dlc.log, qnn.log.
@@ -22,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from compilers.adapter import Action, Compiler, CompilerError, Session
+from compilers.qnn import edge, wheel
 from compilers.qnn import estimate as simulation
-from compilers.qnn import wheel
 from compilers.qnn.chip import Target, target
 from compilers.qnn.dlc import only_graph
 from compilers.qnn.layout import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, channels_last
@@ -133,7 +134,7 @@ class SnpeCompiler(Compiler):
         from graphs import save
 
         chip = target(segment, backend=self.name, fixed_io=True)
-        last = channels_last(readable(segment.graph))
+        last = channels_last(edge.without_inputs_as_outputs(readable(segment.graph)))
         model = out_dir / MODEL_FILE
         save(last.graph, model)
         found = _write_dlc(segment.graph, model, out_dir, chip)
@@ -141,11 +142,13 @@ class SnpeCompiler(Compiler):
         write_partitioning(found, out_dir / simulation.PLACEMENT_FILE)
         profile = (out_dir / simulation.PROFILE_FILE).read_text(encoding="utf-8")
         graph = only_graph(out_dir / DLC_FILE)
+        there = {tensor.name for tensor in graph.by_role("output")}
+        beside = edge.write_constants(segment.graph, there, out_dir)
         return self.made(
             segment,
             out_dir,
-            files=(DLC_FILE, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
-            delivered=(DLC_FILE,),
+            files=(DLC_FILE, *beside, simulation.PROFILE_FILE, simulation.PLACEMENT_FILE),
+            delivered=(DLC_FILE, *beside),
             facts=(
                 *chip.facts(),
                 ("qnn_sdk", sdk_version(out_dir / LOG_FILE)),
@@ -153,6 +156,7 @@ class SnpeCompiler(Compiler):
                 ("dlc_operators", str(len(graph.nodes))),
                 ("nhwc_inputs", "\n".join(last.inputs)),
                 ("nhwc_outputs", "\n".join(last.outputs)),
+                *edge.facts(segment.graph, there),
                 *simulation.facts(profile, found, segment.graph, segment.precision),
             ),
         )
@@ -167,6 +171,13 @@ class SnpeCompiler(Compiler):
 
     def load(self, artefact: Artefact) -> Session:
         """Load the DLC: with an SDK through its `snpe-net-run` (x86 CPU runtime), else on the wheel's HTP emulator."""
+        return edge.EdgeSession(self._load_dlc(artefact), artefact)
+
+    def constant_outputs(self, artefact: Artefact) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Return the outputs that no input decides."""
+        return edge.constants(artefact)
+
+    def _load_dlc(self, artefact: Artefact) -> Session:
         edges = {side: tuple(artefact.fact(side).split("\n")) for side in ("nhwc_inputs", "nhwc_outputs")}
         tool = net_run()
         if tool is not None:

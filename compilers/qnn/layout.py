@@ -28,7 +28,8 @@ class ChannelsLast:
 def channels_last(graph: Graph) -> ChannelsLast:
     """Turn every rank-4 graph input and output from [N, C, H, W] to [N, H, W, C] by a Transpose at the edge.
 
-    The compiler keeps its convolutions channels-last, so it cancels these against its own.
+    Constants among the outputs, which no DLC gives, stay as they are. The compiler keeps its convolutions
+    channels-last, so it cancels these against its own.
 
     Raises:
         CompilerError: an operator has a body (If, Loop, Scan), whose captures would keep the old layout.
@@ -38,7 +39,8 @@ def channels_last(graph: Graph) -> ChannelsLast:
     model = graph.proto()
     _refuse_bodies(model.graph)
     inputs = [value for value in model.graph.input if _is_image(value)]
-    outputs = [value for value in model.graph.output if _is_image(value)]
+    constants = {constant.name for constant in model.graph.initializer}
+    outputs = [value for value in model.graph.output if _is_image(value) and value.name not in constants]
     taken = _names(model.graph)
     front = [_transposed_input(model.graph, value, taken) for value in inputs]
     back = [_transposed_output(model.graph, value, taken) for value in outputs]
@@ -59,9 +61,6 @@ def _transposed_input(graph: onnx.GraphProto, value: onnx.ValueInfoProto, taken:
     inner = _free_name(f"{value.name}_nchw", taken)
     for node in graph.node:
         _replace(node.input, value.name, inner)
-    for output in graph.output:
-        if output.name == value.name:
-            raise CompilerError(f"graph input {value.name!r} is an output as well; give it an Identity")
     _permute(value, TO_CHANNELS_LAST)
     name = _free_name(f"{value.name}_from_nhwc", taken)
     return helper.make_node("Transpose", [value.name], [inner], name=name, perm=TO_CHANNELS_FIRST)
@@ -74,9 +73,6 @@ def _transposed_output(graph: onnx.GraphProto, value: onnx.ValueInfoProto, taken
     for node in graph.node:
         _replace(node.input, value.name, inner)
         _replace(node.output, value.name, inner)
-    for constant in graph.initializer:
-        if constant.name == value.name:
-            raise CompilerError(f"graph output {value.name!r} is a constant; there is nothing to compile for it")
     _permute(value, TO_CHANNELS_LAST)
     name = _free_name(f"{value.name}_to_nhwc", taken)
     return helper.make_node("Transpose", [inner], [value.name], name=name, perm=TO_CHANNELS_LAST)

@@ -55,6 +55,12 @@ class Bundled:
     feed: Feed
     expected: Feed
 
+    @property
+    def given_there(self) -> tuple[str, ...]:
+        """The outputs that the artefact gives, without those that are inputs or that no input decides."""
+        known = {*self.feed, *get_compiler(self.artefact.compiler).constant_outputs(self.artefact)}
+        return tuple(name for name in self.expected if name not in known)
+
     def published(self) -> tuple[Mode, ...]:
         """Return the modes that reload."""
         return tuple(mode for mode in self.modes if not mode.why_not)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from compilers import get_compiler
 from experiments.deployment.bundle import OUTPUT_TOOLS, Bundled, folder_name, judged
 from experiments.evaluator.fidelity import Feed, output_error
 from graphs import GraphError, load_tensor, save_tensor
@@ -97,6 +98,8 @@ def _outputs(bundled: Sequence[Bundled], results: Path) -> Feed:
     for index, entry in enumerate(bundled):
         read = _raw if entry.segment.compiler == "snpe" else _protos
         outputs = read(entry, results / str(index))
+        outputs |= get_compiler(entry.segment.compiler).constant_outputs(entry.artefact)
+        outputs |= {name: values for name, values in entry.feed.items() if name in entry.expected}
         missing = [name for name in entry.expected if name not in outputs]
         if missing:
             tool = OUTPUT_TOOLS[entry.segment.compiler]

@@ -132,7 +132,7 @@ def _output_command(entry: Bundled, main: str) -> list[str]:
     tool = OUTPUT_TOOLS[entry.segment.compiler]
     if entry.segment.compiler == "snpe":
         out = ["--input_list", f"{DATA}/{INPUT_LIST}", "--output_dir", "outputs"]
-        return [tool, "--container", main, *out, "--set_output_tensors", ",".join(entry.expected), "--use_dsp"]
+        return [tool, "--container", main, *out, "--set_output_tensors", ",".join(entry.given_there), "--use_dsp"]
     # -I: save the outputs instead of comparing them.
     provider = ["qnn", "-i", "backend_path|libQnnHtp.so"] if entry.segment.compiler == "ort_qnn" else ["cpu"]
     return [tool, "-I", "-e", *provider, "."]

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import Action, CompilerError, get_compiler
+from compilers import Action, CompilerError, Limits, get_compiler
 from compilers.qnn.context import embed_context
 from experiments import deploy, pareto, store
+from experiments.deployment.bundle import bundle
 from experiments.deployment.measured import OutputFormatError, read_perf_test, read_throughput
+from experiments.deployment.outputs import compared
 from experiments.plans import read_plan, write_plan
 from graphs import Calibration, Graph, extract, from_proto, load_tensor, quantise, save
 from partition import Plan, PlanError, Segment, load_device
@@ -420,6 +422,28 @@ def test_a_dlc_goes_out_once_it_was_loaded_back(bench: Path, monkeypatch: pytest
     measured = json.loads((folder / "measured.json").read_text())
     assert measured["latency_s"] == pytest.approx(1 / 43.6138)
     assert measured["sqnr_db"] > 80  # channels-last on the device, channels-first here
+
+
+@needs_qnn
+def test_a_device_is_asked_for_what_a_dlc_gives_and_the_rest_is_known_here(bench: Path, tmp_path: Path) -> None:
+    """Two outputs more than the DLC has: a constant, and the input itself."""
+    proto = graph().proto()
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2]), "k"))
+    proto.graph.output.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, [2]))
+    proto.graph.output.append(proto.graph.input[0])
+    wider = from_proto(proto)
+    segment = Segment(graph=wider, device=load_device("sm8650"), processor="npu", compiler="snpe", precision="fp16")
+    plan = Plan.of(wider, [segment])
+    (entry,) = bundle(plan, {}, 0, tmp_path, Limits(time_s=120))
+    assert entry.given_there == tuple(spec.name for spec in graph().outputs())
+    folder = tmp_path / "0"
+    folder.mkdir()
+    for name in entry.given_there:
+        values = entry.expected[name]
+        values.transpose(0, 2, 3, 1).astype(np.float32).tofile(folder / f"{name}.raw")
+    found = compared(plan, [entry], tmp_path, None)
+    assert found.wrong == ""
+    assert found.error is not None
 
 
 def fake_net_run(bench: Path) -> None:

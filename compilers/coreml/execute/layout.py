@@ -33,7 +33,7 @@ def _squeeze(a: Arguments) -> Array:
 
 @kernel("transpose")
 def _transpose(a: Arguments) -> Array:
-    return np.ascontiguousarray(a["x"].transpose(a.ints("perm")))
+    return np.asarray(a["x"].transpose(a.ints("perm")), order="C")
 
 
 @kernel("concat")
@@ -69,20 +69,20 @@ def _slice_by_index(a: Arguments) -> Array:
     for begin, end, stride, (no_begin, no_end, squeeze) in zip(begins, ends, strides, masks, strict=True):
         whole = slice(None if no_begin else begin, None if no_end else end, stride)
         index.append(begin if squeeze else whole)
-    return np.ascontiguousarray(x[tuple(index)])
+    return np.asarray(x[tuple(index)], order="C")
 
 
 @kernel("slice_by_size")
 def _slice_by_size(a: Arguments) -> Array:
     x, begins, sizes = a["x"], a.ints("begin"), a.ints("size")
     ends = [n if size == -1 else b + size for b, size, n in zip(begins, sizes, x.shape, strict=True)]
-    return np.ascontiguousarray(x[tuple(slice(b, e) for b, e in zip(begins, ends, strict=True))])
+    return np.asarray(x[tuple(slice(b, e) for b, e in zip(begins, ends, strict=True))], order="C")
 
 
 @kernel("reverse")
 def _reverse(a: Arguments) -> Array:
     x = a["x"]
-    return np.ascontiguousarray(np.flip(x, tuple(a.ints("axes", list(range(x.ndim))))))
+    return np.asarray(np.flip(x, tuple(a.ints("axes", list(range(x.ndim))))), order="C")
 
 
 @kernel("tile")

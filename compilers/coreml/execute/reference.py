@@ -17,7 +17,7 @@ def run(op_type: str, *inputs: Array, **attributes: float | str | tuple[int, ...
     """Run one operator with one output; sessions are kept per operator, attributes, ranks and types."""
     kinds = tuple((str(a.dtype), a.ndim) for a in inputs)
     session = _session(op_type, kinds, tuple(sorted(attributes.items())))
-    feeds = {f"x{i}": np.ascontiguousarray(a) for i, a in enumerate(inputs)}
+    feeds = {f"x{i}": np.asarray(a, order="C") for i, a in enumerate(inputs)}  # ascontiguousarray makes (1,) of ()
     (result,) = session.run(None, feeds)
     return np.asarray(result)
 
