@@ -17,6 +17,8 @@ from compilers.adapter import CompilerError, missing_package, package_dir
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MilVar = Any  # a variable of coremltools' MIL builder, whose classes have no types
+
 TARGETS = ("iOS16", "iOS17", "iOS18", "iOS26")
 
 

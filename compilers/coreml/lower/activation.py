@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 _PLAIN: Final = {"Relu": "relu", "Sigmoid": "sigmoid", "Softsign": "softsign"}
 _WITH_ALPHA: Final = {"LeakyRelu": "leaky_relu", "Elu": "elu"}
@@ -116,7 +117,7 @@ def _softplus(node: Node) -> None:
     node.out(softplus(node, node.x()))
 
 
-def softplus(node: Node, x: Any) -> Any:  # noqa: ANN401 - MIL variables
+def softplus(node: Node, x: MilVar) -> MilVar:
     """log(1 + exp(x)) that neither overflows nor uses MIL's softplus, which drops to 0 on the Neural Engine."""
     mil = node.mil
     tail = mil.exp(x=mil.mul(x=mil.abs(x=x), y=node.like(-1)))
@@ -156,11 +157,11 @@ def _softmax_family(node: Node) -> None:
     node.out(node.mil.reshape(x=function(node, flat, 1, matrix), shape=list(shape)))
 
 
-def _softmax(node: Node, x: Any, axis: int, shape: tuple[int, ...]) -> Any:  # noqa: ANN401, ARG001
+def _softmax(node: Node, x: MilVar, axis: int, shape: tuple[int, ...]) -> MilVar:  # noqa: ARG001
     return node.mil.softmax(x=x, axis=axis)
 
 
-def _log_softmax(node: Node, x: Any, axis: int, shape: tuple[int, ...]) -> Any:  # noqa: ANN401, ARG001
+def _log_softmax(node: Node, x: MilVar, axis: int, shape: tuple[int, ...]) -> MilVar:  # noqa: ARG001
     # log(softmax) would floor at the smallest float.
     mil = node.mil
     shifted = mil.sub(x=x, y=mil.reduce_max(x=x, axes=[axis], keep_dims=True))
@@ -168,7 +169,7 @@ def _log_softmax(node: Node, x: Any, axis: int, shape: tuple[int, ...]) -> Any: 
     return mil.sub(x=shifted, y=log(node, total))
 
 
-def _hardmax(node: Node, x: Any, axis: int, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
+def _hardmax(node: Node, x: MilVar, axis: int, shape: tuple[int, ...]) -> MilVar:
     mil = node.mil
     first = mil.reduce_argmax(x=x, axis=axis, keep_dims=True)
     counter = np.arange(shape[axis], dtype=np.int32).reshape([-1 if i == axis else 1 for i in range(len(shape))])

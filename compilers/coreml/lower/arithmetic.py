@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 NUMBERS: Final = (*FLOATS, *INTEGERS)
 
@@ -65,7 +66,7 @@ def _variadic(mil_op: str) -> Callable[[Node], None]:
     return lowering
 
 
-def fold_left(node: Node, mil_op: str, operands: list[Any]) -> Any:  # noqa: ANN401 - a MIL variable
+def fold_left(node: Node, mil_op: str, operands: list[MilVar]) -> MilVar:
     """Chain a binary MIL operator over the operands; one operand alone passes through an identity."""
     if len(operands) == 1:
         return node.mil.identity(x=operands[0])
@@ -119,7 +120,7 @@ def _log(node: Node) -> None:
     node.out(log(node, node.x()))
 
 
-def log(node: Node, x: Any) -> Any:  # noqa: ANN401 - MIL variables
+def log(node: Node, x: MilVar) -> MilVar:
     """Natural logarithm with no epsilon."""
     return node.mil.log(x=x, epsilon=node.like(0))
 
@@ -283,7 +284,7 @@ def _where(node: Node) -> None:
     node.out(node.mil.select(cond=condition, a=a, b=b), node.dtype(1))
 
 
-def broadcast_to(node: Node, index: int, shape: tuple[int, ...]) -> Any:  # noqa: ANN401 - a MIL variable
+def broadcast_to(node: Node, index: int, shape: tuple[int, ...]) -> MilVar:
     """Give an input the full shape: a constant now, a variable by tiling."""
     own = node.shape(index)
     if own == shape:
@@ -293,7 +294,7 @@ def broadcast_to(node: Node, index: int, shape: tuple[int, ...]) -> Any:  # noqa
     return expand(node, node.x(index), own, shape)
 
 
-def expand(node: Node, x: Any, own: tuple[int, ...], shape: tuple[int, ...]) -> Any:  # noqa: ANN401
+def expand(node: Node, x: MilVar, own: tuple[int, ...], shape: tuple[int, ...]) -> MilVar:
     """Broadcast a MIL variable of shape `own` to `shape` by reshaping and tiling."""
     padded = (1,) * (len(shape) - len(own)) + tuple(own)
     repeats = [full // have for full, have in zip(shape, padded, strict=True)]

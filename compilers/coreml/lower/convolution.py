@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from compilers.coreml.lower.windows import read_window
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
 @lowers("Conv")
@@ -62,7 +63,7 @@ def _kernel(node: Node) -> tuple[int, ...]:
     return kernel
 
 
-def _add_bias(node: Node, result: Any) -> Any:  # noqa: ANN401 - a MIL variable
+def _add_bias(node: Node, result: MilVar) -> MilVar:
     channels = [1, -1, *[1] * (len(node.shape()) - 2)]
     if node.is_const(2):
         bias = node.constant(node.const(2).reshape(channels))

@@ -13,9 +13,10 @@ from compilers.coreml.lower.value import FLOATS, INTEGERS
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
-def _indices(node: Node, index: int, limits: int | np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - a MIL variable
+def _indices(node: Node, index: int, limits: int | np.ndarray[Any, Any]) -> MilVar:
     """Return index input `index` with negative entries counted from the end; constants are checked."""
     node.need_dtype(*INTEGERS, index=index)
     if node.is_const(index):
@@ -53,7 +54,7 @@ def _even_run(node: Node, size: int) -> slice | None:
     return slice(int(places[0]), int(places[-1]) + 1, step)
 
 
-def _sliced(node: Node, axis: int, run: slice) -> Any:  # noqa: ANN401 - a MIL variable
+def _sliced(node: Node, axis: int, run: slice) -> MilVar:
     whole = [slice(0, size, 1) for size in node.shape()]
     whole[axis] = run
     part = slice_var(node, node.x(), whole)

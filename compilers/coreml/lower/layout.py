@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from compilers.coreml.lower.value import FLOATS, MAX_RANK
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
 def _reshape(node: Node, shape: tuple[int, ...]) -> None:
@@ -144,7 +145,7 @@ def _slice(node: Node) -> None:
     node.out(slice_var(node, node.x(), slices))
 
 
-def slice_var(node: Node, x: Any, slices: list[slice]) -> Any:  # noqa: ANN401 - MIL variables
+def slice_var(node: Node, x: MilVar, slices: list[slice]) -> MilVar:
     """Slice a MIL variable by ranges as `slice.indices` gives them (end -1 with a negative step: to the front)."""
     if not all(range(s.start, s.stop, s.step) for s in slices):
         node.refuse("an empty slice is not handled")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from compilers.coreml.lower.value import FLOATS, Value
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
 @lowers("Gemm")
@@ -35,7 +36,7 @@ def _gemm(node: Node) -> None:
     node.out(product)
 
 
-def _weight(node: Node) -> Any:  # noqa: ANN401 - a MIL variable, or None when B is computed
+def _weight(node: Node) -> MilVar:  # None when B is computed
     """Return B as the (out, in) matrix of `linear`, 8-bit when it is."""
     value, transposed = node.value(1), bool(node.attr("transB"))
     if value.quantised is not None:
@@ -47,7 +48,7 @@ def _weight(node: Node) -> Any:  # noqa: ANN401 - a MIL variable, or None when B
     return node.x(1) if transposed else node.constant(np.ascontiguousarray(value.const.T))
 
 
-def _bias(node: Node, width: int) -> Any:  # noqa: ANN401 - a MIL variable, or None when C is no constant row
+def _bias(node: Node, width: int) -> MilVar:  # None when C is no constant row
     if not node.is_const(2):
         return None
     row = node.const(2)
@@ -90,18 +91,18 @@ def _einsum(node: Node) -> None:
         node.refuse(f"attribute equation={equation} has more than two operands")
 
 
-def _summed(node: Node, index: int, term: str, keep: str) -> Any:  # noqa: ANN401 - a MIL variable
+def _summed(node: Node, index: int, term: str, keep: str) -> MilVar:
     gone = [i for i, letter in enumerate(term) if letter not in keep]
     return node.mil.reduce_sum(x=node.x(index), axes=gone, keep_dims=False) if gone else node.x(index)
 
 
-def _reorder(node: Node, x: Any, have: str, want: str) -> Any:  # noqa: ANN401 - MIL variables
+def _reorder(node: Node, x: MilVar, have: str, want: str) -> MilVar:
     if len(have) != len(want):
         node.refuse(f"the output axes {want} do not all come from the operands")
     return x if have == want else node.mil.transpose(x=x, perm=[have.index(c) for c in want])
 
 
-def _contract(node: Node, left: str, right: str, result: str) -> Any:  # noqa: ANN401 - a MIL variable
+def _contract(node: Node, left: str, right: str, result: str) -> MilVar:
     """Sum over the shared letters: (batch, rows, inner) x (batch, inner, columns)."""
     sizes = dict(zip(left + right, node.shape(0) + node.shape(1), strict=True))
     a, b = _summed(node, 0, left, right + result), _summed(node, 1, right, left + result)
@@ -110,7 +111,7 @@ def _contract(node: Node, left: str, right: str, result: str) -> Any:  # noqa: A
     inner = [c for c in left if c in right and c not in result]
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
 
-    def shaped(x: Any, have: str, *groups: list[str]) -> Any:  # noqa: ANN401 - MIL variables
+    def shaped(x: MilVar, have: str, *groups: list[str]) -> MilVar:
         order = [c for group in groups for c in group]
         moved = _reorder(node, x, have, "".join(order))
         return node.mil.reshape(x=moved, shape=[int(np.prod([sizes[c] for c in group])) for group in groups])

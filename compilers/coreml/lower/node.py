@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from compilers.coreml.vendor import MilVar
+
 Array = np.ndarray[Any, Any]
 
 
@@ -28,7 +30,7 @@ class Mil:
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         make = getattr(self._builder, op_type)
 
-        def build(**arguments: object) -> Any:  # noqa: ANN401 - a MIL variable
+        def build(**arguments: object) -> MilVar:
             name = self._names(f"{self._prefix}_{op_type}" if op_type != "const" else f"{self._prefix}_const")
             try:
                 return make(name=name, **arguments)
@@ -122,14 +124,14 @@ class Node:
         """Return the ONNX element type of an input, as a numpy name."""
         return self.value(index).dtype
 
-    def x(self, index: int = 0) -> Any:  # noqa: ANN401 - a MIL variable
+    def x(self, index: int = 0) -> MilVar:
         """Return an input as a MIL variable; a constant becomes one on first use."""
         value = self.value(index)
         if value.long_shape is not None:
             self.refuse(f"input {index} has shape {value.long_shape}; Core ML takes rank 5 at most")
         return self.squeezed(index)
 
-    def squeezed(self, index: int = 0) -> Any:  # noqa: ANN401 - a MIL variable
+    def squeezed(self, index: int = 0) -> MilVar:
         """Return an input as a MIL variable that lacks its axes of size 1 when its rank is above 5."""
         value = self.value(index)
         if value.var is None:
@@ -185,27 +187,27 @@ class Node:
 
     # -- what the lowering says -----------------------------------------------------------------------------
 
-    def constant(self, array: Array) -> Any:  # noqa: ANN401 - a MIL variable
+    def constant(self, array: Array) -> MilVar:
         """Make a MIL constant."""
         if not array.size:
             self.refuse("an empty tensor is not handled")
         return self.mil.const(val=mil_array(array, f"a constant of node {self._proto.name!r}"))
 
-    def like(self, number: float) -> Any:  # noqa: ANN401 - a MIL variable
+    def like(self, number: float) -> MilVar:
         """Make a scalar MIL constant of the first input's element type."""
         return self.constant(np.array(number, self.dtype(0)))
 
-    def out(self, var: Any, dtype: str | None = None, index: int = 0) -> None:  # noqa: ANN401
+    def out(self, var: MilVar, dtype: str | None = None, index: int = 0) -> None:
         """Hand over an output; its ONNX element type is the first input's unless said otherwise."""
         name = self._proto.output[index]
         self.produced[name] = Value(name=name, dtype=dtype or self.dtype(0), var=var)
 
-    def out_long(self, var: Any, shape: tuple[int, ...], dtype: str | None = None) -> None:  # noqa: ANN401
+    def out_long(self, var: MilVar, shape: tuple[int, ...], dtype: str | None = None) -> None:
         """Hand over an output of rank above 5, of which `var` lacks the axes of size 1."""
         name = self._proto.output[0]
         self.produced[name] = Value(name=name, dtype=dtype or self.dtype(0), var=var, long_shape=shape)
 
-    def out_like(self, var: Any, dtype: str) -> None:  # noqa: ANN401
+    def out_like(self, var: MilVar, dtype: str) -> None:
         """Hand over an output of the first input's shape, made of `squeezed` when that is long."""
         shape = self.value(0).long_shape
         if shape is None:
@@ -238,7 +240,7 @@ class Node:
                 self.refuse(f"output {index} ({name!r}) is not handled")
         return self.produced
 
-    def materialise(self, value: Value) -> Any:  # noqa: ANN401 - a MIL variable
+    def materialise(self, value: Value) -> MilVar:
         """Make the MIL variable of a constant."""
         if isinstance(value.quantised, Blockwise):
             return self._blockwise(value.quantised)
@@ -250,7 +252,7 @@ class Node:
         assert value.const is not None, "a value is a constant or has a variable"
         return self.constant(value.const)
 
-    def _blockwise(self, constant: Blockwise) -> Any:  # noqa: ANN401 - a MIL variable
+    def _blockwise(self, constant: Blockwise) -> MilVar:
         from coremltools.converters.mil.mil import types
 
         dtype = types.nptype_from_builtin(types.string_to_builtin(str(constant.data.dtype)))

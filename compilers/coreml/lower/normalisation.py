@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from compilers.coreml.lower.value import FLOATS
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
 @lowers("BatchNormalization")
@@ -30,7 +31,7 @@ def _batch_norm(node: Node) -> None:
     node.out(_scale_shift(node, node.x(), node.constant(scale), node.constant(beta - mean * scale)))
 
 
-def _scale_shift(node: Node, x: Any, scale: Any, shift: Any) -> Any:  # noqa: ANN401 - MIL variables
+def _scale_shift(node: Node, x: MilVar, scale: MilVar, shift: MilVar) -> MilVar:
     return node.mil.add(x=node.mil.mul(x=x, y=scale), y=shift)
 
 
@@ -47,7 +48,7 @@ def _instance_norm(node: Node) -> None:
     node.out(_scale_shift(node, normal, *(_per_channel(node, i, shape) for i in (1, 2))))
 
 
-def _per_channel(node: Node, index: int, shape: tuple[int, ...]) -> Any:  # noqa: ANN401 - a MIL variable
+def _per_channel(node: Node, index: int, shape: tuple[int, ...]) -> MilVar:
     target = [1, shape[1], *[1] * (len(shape) - 2)]
     if node.is_const(index):
         return node.constant(node.const(index).reshape(target))
@@ -75,7 +76,7 @@ def _layer_norm(node: Node) -> None:
     node.out(node.mil.add(x=result, y=node.x(2)) if node.has(2) else result)
 
 
-def _statistic(node: Node, axes: list[int], epsilon: Any, index: int) -> Any:  # noqa: ANN401 - MIL variables
+def _statistic(node: Node, axes: list[int], epsilon: MilVar, index: int) -> MilVar:
     """Return output 1, the mean, or output 2, the inverse standard deviation."""
     mil = node.mil
     mean = mil.reduce_mean(x=node.x(), axes=axes, keep_dims=True)

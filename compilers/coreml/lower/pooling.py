@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compilers.coreml.lower.table import lowers
 from compilers.coreml.lower.value import FLOATS
@@ -10,6 +10,7 @@ from compilers.coreml.lower.windows import Window, read_window
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 
 @lowers("MaxPool")
@@ -59,7 +60,7 @@ def _window(node: Node) -> Window:
     return window
 
 
-def _pool(node: Node, mil_op: str, window: Window, **more: object) -> Any:  # noqa: ANN401 - a MIL variable
+def _pool(node: Node, mil_op: str, window: Window, **more: object) -> MilVar:
     arguments = {
         "x": node.x(),
         "kernel_sizes": list(window.kernel),

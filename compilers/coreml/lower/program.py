@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from compilers.coreml.vendor import MilVar
     from graphs import Graph
     from graphs import Node as GraphNode
 
@@ -161,7 +162,7 @@ class _GraphLowering:
             if info.name not in initialisers:
                 yield _port(info, self._names(info.name))
 
-    def _bind_input(self, port: Port, var: Any) -> None:  # noqa: ANN401 - a MIL variable
+    def _bind_input(self, port: Port, var: MilVar) -> None:
         mil = self._mil(port.mil_name)
         if not port.shape:
             var = mil.squeeze(x=var, axes=[0])
@@ -171,7 +172,7 @@ class _GraphLowering:
             var = mil.cast(x=var, dtype=port.dtype)
         self._values[port.name] = Value(name=port.name, dtype=port.dtype, var=var)
 
-    def _output(self, port: Port) -> Any:  # noqa: ANN401 - a MIL variable
+    def _output(self, port: Port) -> MilVar:
         node = _port_node(self._values, port, self._mil(port.mil_name))
         var = node.x(0)
         if tuple(var.shape) != port.shape:
@@ -391,7 +392,7 @@ def _target(name: str) -> Any:  # noqa: ANN401 - a coremltools enum
     return getattr(targets, name)
 
 
-def _mil_dtype(var: Any) -> str:  # noqa: ANN401 - a MIL variable
+def _mil_dtype(var: MilVar) -> str:
     from coremltools.converters.mil.mil import types
 
     return str(types.builtin_to_string(var.dtype))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +69,7 @@ def _is_reversed(node: Node, index: int) -> bool:
     return bool(node.attr("direction") == "reverse" or index == 1)
 
 
-def _initial(node: Node, position: int, index: int, width: int) -> Any:  # noqa: ANN401 - a MIL variable
+def _initial(node: Node, position: int, index: int, width: int) -> MilVar:
     """Return the initial state (batch, H) of a direction; zeros when the input is omitted."""
     if not node.has(position):
         return node.constant(np.zeros((node.shape(0)[1], width), node.dtype(0)))
@@ -172,7 +173,7 @@ def _rnn_step(node: Node, weights: _Direction) -> Callable[[Any, Any], Any]:
     mil = node.mil
     recurrence, bias = node.constant(weights.recurrence), node.constant(weights.recurrent_bias)
 
-    def step(driven: Any, state: Any) -> Any:  # noqa: ANN401 - MIL variables
+    def step(driven: MilVar, state: MilVar) -> MilVar:
         return mil.tanh(x=mil.add(x=driven, y=mil.linear(x=state, weight=recurrence, bias=bias)))
 
     return step
@@ -186,7 +187,7 @@ def _gru_step(node: Node, weights: _Direction, *, linear_before_reset: bool) -> 
     hidden = node.constant(np.ascontiguousarray(weights.gate(weights.recurrence, 2)))
     hidden_bias = node.constant(np.ascontiguousarray(weights.gate(weights.recurrent_bias, 2)))
 
-    def step(driven: Any, state: Any) -> Any:  # noqa: ANN401 - MIL variables
+    def step(driven: MilVar, state: MilVar) -> MilVar:
         x_gates, x_hidden = mil.split(x=driven, split_sizes=[2 * width, width], axis=-1)
         both = mil.sigmoid(x=mil.add(x=x_gates, y=mil.linear(x=state, weight=gates, bias=gates_bias)))
         update, reset = mil.split(x=both, num_splits=2, axis=-1)

@@ -18,6 +18,7 @@ from compilers.coreml.lower.value import FLOATS
 
 if TYPE_CHECKING:
     from compilers.coreml.lower.node import Node
+    from compilers.coreml.vendor import MilVar
 
 Array = np.ndarray[Any, Any]
 
@@ -93,7 +94,7 @@ def _matrix(node: Node, attributes: dict[str, Any], size: int, target: dict[str,
     return np.ascontiguousarray(rows.T)
 
 
-def _apply(node: Node, x: Any, axis: int, matrix: Array) -> Any:  # noqa: ANN401 - MIL variables
+def _apply(node: Node, x: MilVar, axis: int, matrix: Array) -> MilVar:
     mil = node.mil
     if _is_selection(matrix):
         source = matrix.argmax(axis=1)
