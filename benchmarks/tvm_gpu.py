@@ -1,9 +1,10 @@
 """TVM's GPU kernels, costed by the facts of their code, against measured rows: `benchmarks.tvm_gpu CSV [--write]`.
 
 For each device, latency = a x (modelled time within kernels) + b x (number of kernels) + c, all from all models but
-one, error on that one. The kernels are built for the GPU of one device file, whose figures are assumed: what is tested
-is whether the facts tell models apart, not the absolute speed of a device. The rows are ncnn's (Vulkan, float16):
-another runtime's kernels. Rows of one model on one device, several runs or copies, count once, by their median.
+one, error on that one. The kernels are built for the GPU of the unit's own device file, else of one whose figures are
+assumed: what is tested is whether the facts tell models apart, not the absolute speed of a device. The rows are ncnn's
+(Vulkan, float16): another runtime's kernels. Rows of one model on one device, several runs or copies, count once, by
+their median.
 
 `--write` keeps the fits of devices that have a file of their own: what TVM's artefacts are estimated with.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import hashlib
 from collections import defaultdict
 from importlib.metadata import version
@@ -28,7 +30,7 @@ from partition import OVERHEAD, CalibrationSet, LatencyModel, Segment, load_devi
 from partition.tile import gpu_machine
 
 # Units of the rows that are the GPU of a device file with figures of it.
-DEVICES: Final = {"Adreno 740": "sm8550"}
+DEVICES: Final = {"Adreno 740": "sm8550", "Adreno X1-85": "x_elite"}
 _KERNELS_OF: Final = "sm8550"
 _PRECISION: Final = "fp16"
 _SHARE: Final = 0.8
@@ -43,11 +45,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the fits")
     options = parser.parse_args()
     text = options.measured.read_text(encoding="utf-8")
-    measured, built = _measured(text), {name: _built(name) for name in MODELS.values()}
-    fits = []
+    measured, fits = _measured(text), []
     for unit in (*UNITS, *(unit for unit in DEVICES if unit not in UNITS)):
-        names = sorted(measured[unit])
-        terms, truth = np.array([built[n] for n in names]), np.array([np.median(measured[unit][n]) for n in names])
+        names, device = sorted(measured[unit]), DEVICES.get(unit, _KERNELS_OF)
+        terms, truth = (
+            np.array([_built(n, device) for n in names]),
+            np.array([np.median(measured[unit][n]) for n in names]),
+        )
         errors = leave_one_out(terms, truth) / truth - 1
         told = ", ".join(f"{name} {100 * error:+.0f}" for name, error in zip(names, errors, strict=True))
         print(f"{unit:26s} {len(names)} models, median error {100 * np.median(np.abs(errors)):.1f} %: {told}")
@@ -66,10 +70,11 @@ def _measured(text: str) -> dict[str, dict[str, list[float]]]:
     return measured
 
 
-def _built(name: str) -> tuple[float, float, float]:
+@functools.cache
+def _built(name: str, on: str) -> tuple[float, float, float]:
     from compilers.tvm import gpu
 
-    device = load_device(_KERNELS_OF)
+    device = load_device(on)
     segment = Segment(graph=zoo.build(name), device=device, processor="gpu", compiler="tvm", precision=_PRECISION)
     work = Work.of(gpu.build(segment).functions, gpu_machine(device, _PRECISION))
     return work.busy_s, float(work.launches), 1.0

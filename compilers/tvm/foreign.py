@@ -83,7 +83,12 @@ def pack(library: Any, folder: Path, triple: str) -> Path:  # noqa: ANN401
 
 
 def linker_for(triple: str) -> tuple[str, ...] | None:
-    """Return the command that links a shared library for the triple, None when no such linker is on the PATH."""
+    """Return the command that links a shared library for the triple, None when no such linker is on the PATH.
+
+    For Windows there is none: these write ELF.
+    """
+    if "windows" in triple:
+        return None
     commands = (_LLD, _GCC.get(_architecture(triple)))
     return next((command for command in commands if command and shutil.which(command[0])), None)
 
@@ -107,7 +112,7 @@ def check_machine(path: Path, triple: str) -> None:
     """See that an object file is for the machine of the triple: TVM builds for this one where a host is missing.
 
     Raises:
-        CompilerError: it is for another machine, or is no ELF file.
+        CompilerError: it is for another machine, or is no object file.
     """
     architecture = _architecture(triple)
     if architecture not in MACHINES:

@@ -79,14 +79,19 @@ def objects(artefact: Artefact, folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("processor", "machine", "mcpu"), [("cpu", "aarch64", "cortex-x4"), ("hvx", "hexagon", "hexagonv75")]
+    ("device", "processor", "machine", "mcpu"),
+    [
+        ("sm8650", "cpu", "aarch64", "cortex-x4"),
+        ("sm8650", "hvx", "hexagon", "hexagonv75"),
+        ("x_elite", "cpu", "aarch64", "oryon-1"),  # COFF, for Windows
+    ],
 )
 def test_without_a_linker_the_objects_are_packed_and_for_the_machine_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str, machine: str, mcpu: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, processor: str, machine: str, mcpu: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path / "cache"))
-    artefact = compiled(PHONE, processor, tmp_path / "build")
+    artefact = compiled(load_device(device), processor, tmp_path / "build")
     assert artefact.files[0] == "model.tar"
     found = objects(artefact, tmp_path / "objects")
     assert [path.name for path in found] == ["devc.o", "lib0.o"]
@@ -98,7 +103,13 @@ def test_without_a_linker_the_objects_are_packed_and_for_the_machine_asked(
     assert {row["build"] for row in rows} == {"tiled", "flat"}
     assert {row["time_s"] for row in rows} == {None}
     assert not (tmp_path / "cache").exists()  # what was not measured is not remembered
-    assert "does not run on this machine" in (TVM.why_not(Action.RUN, PHONE, processor) or "")
+    assert "does not run on this machine" in (TVM.why_not(Action.RUN, load_device(device), processor) or "")
+
+
+def test_no_linker_here_writes_a_library_for_windows() -> None:
+    from compilers.tvm.foreign import linker_for
+
+    assert linker_for("aarch64-pc-windows-msvc") is None
 
 
 def test_scheduled_functions_use_hexagons_vectors() -> None:

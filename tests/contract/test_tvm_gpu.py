@@ -332,6 +332,15 @@ def test_an_artefact_has_tiles_kernels_facts_and_an_estimate(tmp_path: Path) -> 
         TVM.load(artefact)
 
 
+def test_a_laptop_gpu_is_estimated_too(tmp_path: Path) -> None:
+    laptop, phone = (compile_segment(segment(block(), device=load_device(name)), tmp_path / name, LIMITS)
+                     for name in ("x_elite", "sm8550"))  # fmt: skip
+    # Twice the clock and 6/5 of the phone's units a cycle.
+    assert 0 < float(laptop.fact("busy_s")) < float(phone.fact("busy_s"))
+    assert TVM.estimate(laptop).latency.source is Source.MODELLED
+    assert laptop.files[0] == "model.tar"  # for Windows
+
+
 def test_what_a_gpu_cannot_do_is_said(tmp_path: Path) -> None:
     artefact = TVM.made(segment(block(), "fp32"), tmp_path, files=("kernels.cl",), delivered=())
     with pytest.raises(CompilerError, match=r"no fit to measured rows in fp32 .* those there are: fp16"):
