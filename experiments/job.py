@@ -395,7 +395,7 @@ def _key(candidate: Candidate, request: _Request, options: Options) -> str:
 
 def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) -> int:
     ranked = rank(rows, request.objectives)
-    print_result(ranked, console)
+    print_result(ranked, request.objectives, console)
     store.write_csv(request.folder / "frontier.csv", _CSV_HEADER, _csv_lines(ranked))
     title = f"{request.graph.name}: {' against '.join(request.objectives[:2])}"
     stem = request.folder / "frontier"
@@ -410,7 +410,8 @@ def _finish(request: _Request, rows: tuple[store.Row, ...], console: Console) ->
 _CSV_HEADER: Final = (
     "model", "device", "processor", "backend", "precision", "options", "segments", "standing", "device_standing",
     "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "spread_ratio", "energy_j",
-    "energy_low_j", "energy_high_j", "energy_source", "energy_net_j", "peak_memory_bytes", "artefact_bytes",
+    "energy_low_j", "energy_high_j", "energy_source", "energy_net_j", "power_w", "power_low_w", "power_high_w",
+    "peak_memory_bytes", "artefact_bytes",
     "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest", "reason",
 )  # fmt: skip
 
@@ -419,7 +420,13 @@ def _csv_lines(ranked: Sequence[Ranked]) -> Iterator[dict[str, object]]:
     for entry in ranked:
         if entry.row.status != "failed":
             fields = dataclasses.asdict(entry.row)
-            yield {**fields, "standing": entry.standing, "device_standing": entry.device_standing}
+            low_w, high_w = entry.row.power_bounds_w or (None, None)
+            fields |= {"power_w": entry.row.power_w, "power_low_w": low_w, "power_high_w": high_w}
+            yield {
+                **fields,
+                "standing": entry.standing,
+                "device_standing": entry.device_standing,
+            }
 
 
 def _caption(ranked: Sequence[Ranked]) -> str:

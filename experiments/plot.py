@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MARKERS: Final = {"measured": "o", "simulated": "s", "modelled": "^", "published": "D"}
 _WIDE_RATIO: Final = 4.0  # a range wider than this reads better on a logarithmic axis
 _MANY_DECADES: Final = 1e3
+_NARROW_RATIO: Final = 1.05
 
 
 def draw_frontiers(
@@ -139,6 +140,8 @@ def _scale(axis: Axes, direction: str, values: Sequence[tuple[float, float, floa
         axis.set(**{f"{direction}scale": "log"})
         target.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < _MANY_DECADES else (1.0,)))
         target.set_minor_locator(NullLocator())
+    elif low > 0 and high / low < _NARROW_RATIO:  # three digits would write the same at every tick
+        axis.set(**{f"{direction}lim": (low / _NARROW_RATIO, high * _NARROW_RATIO)})
     target.set_major_formatter(FuncFormatter(lambda v, _: tick(v, unit)))
     target.set_tick_params(labelsize=8, rotation=30 if direction == "x" else 0)
     target.set_label_text(objective_name(objective))

@@ -55,8 +55,10 @@ def value(row: Row, objective: str) -> tuple[float, float, float] | None:
     if objective == "energy" and row.energy_j is not None:
         low_j = row.energy_j if row.energy_low_j is None else row.energy_low_j  # a meter's bound may be 0
         return row.energy_j, low_j, row.energy_high_j or row.energy_j
+    if objective == "power" and row.power_w is not None:
+        low_w, high_w = row.power_bounds_w or (row.power_w, row.power_w)
+        return row.power_w, low_w, high_w
     plain = {
-        "power": row.power_w,
         "memory": row.peak_memory_bytes,
         "size": row.artefact_bytes,
         "error": None if row.cosine is None else max(0.0, 1.0 - row.cosine),

@@ -97,6 +97,18 @@ class Row:
         """Mean power during the inference."""
         return self.energy_j / self.latency_s if self.energy_j is not None and self.latency_s else None
 
+    @property
+    def power_bounds_w(self) -> tuple[float, float] | None:
+        """Bounds of the mean power; the ends of a modelled energy are those of the latency too, a meter's are not."""
+        typical_w = self.power_w
+        if typical_w is None or self.latency_s is None or self.energy_low_j is None or self.energy_high_j is None:
+            return None
+        metered = self.energy_source == "measured"
+        low_s = self.latency_s if metered else self.latency_low_s or self.latency_s
+        high_s = self.latency_s if metered else self.latency_high_s or self.latency_s
+        ends = (self.energy_low_j / low_s, typical_w, self.energy_high_j / high_s)
+        return min(ends), max(ends)
+
 
 def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evaluation | Failure) -> Row:
     """Flatten one outcome."""

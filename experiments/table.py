@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.console import plain_table
-from experiments.units import counted, interval, joules, seconds, significant, size
+from experiments.units import counted, interval, joules, seconds, significant, size, watts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,41 +17,47 @@ if TYPE_CHECKING:
     from experiments.store import Row
 
 _WIDE_COLUMNS: Final = 150
+_EXTRA: Final = ("power", "memory")
 _MARKS: Final = {"frontier": "*", "tie": "~", "dominated": "", "unranked": "-"}
 _UNRANKED: Final = {"misplaced": ", partly elsewhere", "uncalibrated": ", not calibrated"}
 
 
-def print_result(ranked: Sequence[Ranked], console: Console) -> None:
-    """Print costs by device and backend, then the failures; a narrow window gets no intervals and no remarks."""
+def print_result(ranked: Sequence[Ranked], objectives: Sequence[str], console: Console) -> None:
+    """Print costs by device and backend, then the failures; a narrow window gets no intervals and no remarks.
+
+    Power and peak memory have a column where they are among the objectives.
+    """
     done = sorted((r for r in ranked if r.row.status != "failed"), key=_order)
     if done:
         wide = console.width >= _WIDE_COLUMNS
-        console.print(_wide_table(done) if wide else _narrow_table(done))
+        extra = [objective for objective in _EXTRA if objective in objectives]
+        console.print(_wide_table(done, extra) if wide else _narrow_table(done, extra))
         console.print("* on the frontier of its series   ~ cannot be told from it   - not ranked", style="dim")
         if not wide:
             console.print("intervals, sizes and remarks are in frontier.csv, or here in a wider window", style="dim")
     _print_failures([r.row for r in ranked if r.row.status == "failed"], console)
 
 
-def _wide_table(done: Sequence[Ranked]) -> Table:
+def _wide_table(done: Sequence[Ranked], extra: Sequence[str]) -> Table:
     table = plain_table()
     for heading in ("", "device", "processor", "backend", "precision", "latency", "source"):
         table.add_column(heading, no_wrap=heading != "latency")
     metered = any(entry.row.energy_source == "measured" for entry in done)
     for heading in (
         "energy (modelled unless metered)" if metered else "energy (modelled)",
+        *extra,
         "size",
         "output error",
         "remark",
     ):
         table.add_column(heading)
     for entry in done:
-        table.add_row(*_cells(entry))
+        table.add_row(*_cells(entry, extra))
     return table
 
 
-def _narrow_table(done: Sequence[Ranked]) -> Table:
-    headings = ("", "where", "backend", "precision", "latency", "source", "energy", "error")
+def _narrow_table(done: Sequence[Ranked], extra: Sequence[str]) -> Table:
+    headings = ("", "where", "backend", "precision", "latency", "source", "energy", *extra, "error")
     table = plain_table(*headings, overflow="fold")
     for entry in done:
         row = entry.row
@@ -64,6 +70,7 @@ def _narrow_table(done: Sequence[Ranked]) -> Table:
             seconds(row.latency_s),
             source_text(row),
             _energy(row, joules(row.energy_j)),
+            *_extra_cells(row, extra),
             error,
         )
     return table
@@ -74,7 +81,7 @@ def _order(entry: Ranked) -> tuple[str, str, str, float]:
     return row.device, row.processor, row.backend, row.latency_s or 0.0
 
 
-def _cells(entry: Ranked) -> tuple[str, ...]:
+def _cells(entry: Ranked, extra: Sequence[str]) -> tuple[str, ...]:
     row = entry.row
     return (
         _MARKS[entry.standing],
@@ -85,6 +92,7 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
         interval(seconds(row.latency_s), seconds(row.latency_low_s), seconds(row.latency_high_s)),
         source_text(row),
         _energy(row, interval(joules(row.energy_j), joules(row.energy_low_j), joules(row.energy_high_j))),
+        *_extra_cells(row, extra),
         size(row.artefact_bytes),
         error_text(row),
         _remark(row),
@@ -94,6 +102,13 @@ def _cells(entry: Ranked) -> tuple[str, ...]:
 def source_text(row: Row) -> str:
     """Say where a latency comes from, and in a word why it is not ranked."""
     return (row.latency_source or "") + _UNRANKED.get(row.status, "")
+
+
+def _extra_cells(row: Row, extra: Sequence[str]) -> list[str]:
+    low_w, high_w = row.power_bounds_w or (row.power_w, row.power_w)
+    power = interval(watts(row.power_w), watts(low_w), watts(high_w))
+    written = {"power": power, "memory": size(row.peak_memory_bytes)}
+    return [written[objective] for objective in extra]
 
 
 def _energy(row: Row, text: str) -> str:

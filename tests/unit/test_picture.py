@@ -86,6 +86,18 @@ def test_each_series_is_named_at_its_points_where_there_are_several(
             assert not one.overlaps(two)
 
 
+def test_values_that_are_nearly_alike_have_ticks_that_differ(tmp_path: Path, saved: Callable[[], Figure]) -> None:
+    rows = [dataclasses.replace(row("snpe", 1e-3), artefact_bytes=1_000_000 + more) for more in (0, 900)]
+    rows[1] = dataclasses.replace(rows[1], backend="tvm", latency_s=1.1e-3)
+    ranked = rank(rows, ("latency", "size"))
+    plot.draw_frontiers(ranked, [load_device("sa8255p")], ("latency", "size"), "m", LONG, tmp_path / "sizes")
+    axis = saved().axes[0]
+    low, high = axis.get_ylim()
+    texts = [label.get_text() for label in axis.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert len(texts) >= 3
+    assert len(set(texts)) == len(texts)
+
+
 def test_nothing_spilled_is_no_fraction_of_a_byte(tmp_path: Path, saved: Callable[[], Figure]) -> None:
     latency = Latency(typical_s=1e-3, low_s=0.9e-3, high_s=1.1e-3, source=Source.SIMULATED)
     estimate = Estimate(latency=latency, spill_bytes=0)

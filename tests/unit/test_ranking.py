@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from experiments.ranking import rank, value
@@ -57,3 +59,15 @@ def test_what_does_not_compare_and_the_unknown_do_not_compete(status: str) -> No
 
 def test_power_is_energy_over_latency() -> None:
     assert value(made("tvm", 2, 4), "power") == (2.0, 2.0, 2.0)
+
+
+def test_power_is_no_surer_than_the_energy_that_it_comes_from() -> None:
+    # Active power of 0.5 to 4 W around 1.5: the ends of a modelled energy are at the ends of the latency.
+    row = dataclasses.replace(
+        made("tvm", 2, 3), latency_low_s=1e-3, latency_high_s=3e-3, energy_low_j=0.5e-3, energy_high_j=12e-3
+    )
+    assert value(row, "power") == pytest.approx((1.5, 0.5, 4.0))
+    metered = dataclasses.replace(row, energy_source="measured", energy_low_j=2.8e-3, energy_high_j=3.2e-3)
+    assert value(metered, "power") == pytest.approx((1.5, 1.4, 1.6))
+    slower = dataclasses.replace(row, key="b", latency_s=2.1e-3, energy_j=3.15e-3 * 1.01)
+    assert [standing for standing, _ in standings([row, slower], "latency", "power")] == ["frontier", "tie"]
