@@ -63,7 +63,7 @@ class CoreAICompiler(Compiler):
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:  # noqa: ARG002
         """Return None when an asset can be made and run here; there is no latency to be had."""
         if device.os not in APPLE_SYSTEMS:
-            return f"Core AI runs on Apple devices only, and {device.name} runs {device.os}; use --device a17_pro"
+            return f"Core AI runs on Apple devices only, and {device.title} is none; use --device a17_pro"
         extra = "edgefrontier[coreai]"
         reason = missing_package("coreai", extra) or missing_package("coreai_onnx", extra)
         if reason is None and action is Action.ESTIMATE:

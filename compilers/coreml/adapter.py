@@ -64,7 +64,7 @@ class CoreMLCompiler(Compiler):
     def why_not(self, action: Action, device: Device, processor: str) -> str | None:
         """Return None when a package can be made and checked here; an estimate needs points for the chip."""
         if device.os not in APPLE_SYSTEMS:
-            return f"Core ML runs on Apple devices only, and {device.name} runs {device.os}; use --device a17_pro"
+            return f"Core ML runs on Apple devices only, and {device.title} is none; use --device a17_pro"
         reason = missing_package("coremltools", "coremltools==9.0") or missing_package("onnxruntime", "onnxruntime")
         if reason is None and action is Action.ESTIMATE:
             return latency.why_not(next((p for p in device.processors if p.name == processor), None))
