@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from graphs.normalise import bodies
+from graphs.nodes import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

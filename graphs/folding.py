@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from graphs.normalise import bodies, reads
+from graphs.nodes import bodies, reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,22 +11,19 @@ import math
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto
 
+from graphs.constants import add_sparse, collect, drop_initialised_inputs, embed_nested_tensors, lift_constants
 from graphs.graph import DTYPES, GraphError
+from graphs.nodes import all_nodes, bodies, label, reads, replace_nodes
 from graphs.weights import ExternalFiles, Weight, read_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from graphs.wire import RawTensor
 
 OLDEST_OPSET, OLDEST_IR = 7, 3
-# From IR 4 on an initialiser need not be an input, and one that is not is a constant.
-_IR_WITH_CONSTANTS = 4
-_MOST_DENSE_BYTES = 2**31
 
 # What exporters write for "any size" (PaddlePaddle: "?" and the size -1): two of them need not be the same size.
 _BLANKS = frozenset({"", "?", "None", "-1"})
@@ -48,11 +45,11 @@ def normalise(
     check_versions(body)
     _name_graphs(body.graph)
     _check_domains(body)
-    _embed_nested_tensors(body.graph, files)
-    weights = _collect(read_weight(tensor.header, tensor.data, files) for tensor in tensors)
-    _add_sparse(body.graph, weights)
-    _lift_constants(body.graph, weights, files)
-    _drop_initialised_inputs(body, weights)
+    embed_nested_tensors(body.graph, files)
+    weights = collect(read_weight(tensor.header, tensor.data, files) for tensor in tensors)
+    add_sparse(body.graph, weights)
+    lift_constants(body.graph, weights, files)
+    drop_initialised_inputs(body, weights)
     _check_inputs(body.graph)
     _check_definitions(body.graph, weights)
     _sort(body.graph)
@@ -107,172 +104,14 @@ def _check_domains(body: onnx.ModelProto) -> None:
         node.domain = _canonical(node.domain)
         if node.domain not in imported:
             raise GraphError(
-                f"{_label(node)} is of the operator domain '{node.domain}', which the model does not import: "
+                f"{label(node)} is of the operator domain '{node.domain}', which the model does not import: "
                 "add an `opset_import` for it"
             )
         if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in local:
             raise GraphError(
-                f"{_label(node)} is of the unknown operator domain '{node.domain}': export the model without that "
+                f"{label(node)} is of the unknown operator domain '{node.domain}': export the model without that "
                 "custom operator, or with a model-local function that defines it"
             )
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the bodies inside it."""
-    for node in graph.node:
-        yield node
-        for inner in bodies(node):
-            yield from all_nodes(inner)
-
-
-def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the bodies that a control-flow node (If, Loop, Scan, ...) carries as attributes."""
-    found = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPHS:
-            found.extend(attribute.graphs)
-    return found
-
-
-def _label(node: onnx.NodeProto) -> str:
-    """Return how an error names a node that may have no name yet."""
-    called = node.name or next(iter(node.output), "")
-    return f"node '{called}' ({node.op_type})"
-
-
-# ---- constants
-
-
-def _collect(found: Iterable[Weight]) -> dict[str, Weight]:
-    weights: dict[str, Weight] = {}
-    for weight in found:
-        _add(weights, weight)
-    return weights
-
-
-def _add(weights: dict[str, Weight], weight: Weight) -> None:
-    name = weight.spec.name
-    if not name:
-        raise GraphError("the model has an initialiser without a name: export it again")
-    if name in weights:
-        raise GraphError(f"the model has two initialisers named '{name}': rename one of them")
-    weights[name] = weight
-
-
-def _embed_nested_tensors(graph: onnx.GraphProto, files: ExternalFiles) -> None:
-    """Load external tensors that are attributes or live in bodies: few and small, and only top-level ones map."""
-    for sparse in graph.sparse_initializer:
-        _embed(sparse.values, files)
-        _embed(sparse.indices, files)
-    for node in graph.node:
-        for attribute in node.attribute:
-            _embed(attribute.t, files)
-            for tensor in attribute.tensors:
-                _embed(tensor, files)
-        for inner in bodies(node):
-            for tensor in inner.initializer:
-                _embed(tensor, files)
-            _embed_nested_tensors(inner, files)
-
-
-def _embed(tensor: TensorProto, files: ExternalFiles) -> None:
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return
-    embedded = read_weight(tensor, None, files).tensor()
-    tensor.CopyFrom(embedded)
-
-
-def _add_sparse(graph: onnx.GraphProto, weights: dict[str, Weight]) -> None:
-    """Turn sparse initialisers into dense ones, as every runtime does on loading."""
-    for sparse in graph.sparse_initializer:
-        _add(weights, _dense(sparse, sparse.values.name))
-    graph.ClearField("sparse_initializer")
-
-
-def _dense(sparse: onnx.SparseTensorProto, name: str) -> Weight:
-    shape = tuple(sparse.dims)
-    nowhere = ExternalFiles(None)
-    values = read_weight(sparse.values, None, nowhere).array()
-    indices = read_weight(sparse.indices, None, nowhere).array()
-    elements = math.prod(shape)
-    if any(dim < 1 for dim in shape) or elements * values.itemsize > _MOST_DENSE_BYTES:
-        raise GraphError(f"the sparse tensor '{name}' has the shape {list(shape)}, which does not fit 2 GB when dense")
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    misfit = f"the sparse tensor '{name}' has values or indices that do not fit its shape {list(shape)}"
-    try:
-        flat = indices if indices.ndim == 1 else indices @ np.array(strides, dtype=np.int64)
-        dense = np.zeros(elements, dtype=values.dtype)
-        dense[flat] = values
-    except (IndexError, ValueError, TypeError) as error:
-        raise GraphError(misfit) from error
-    if flat.size and flat.min() < 0:  # numpy counts negative indices from the end; ONNX has none
-        raise GraphError(misfit)
-    return read_weight(onnx.numpy_helper.from_array(dense.reshape(shape), name), None, nowhere)
-
-
-def _lift_constants(graph: onnx.GraphProto, weights: dict[str, Weight], files: ExternalFiles) -> None:
-    """Turn Constant nodes into initialisers: the same to every runtime, and no processor has to be found for them."""
-    kept = []
-    for node in graph.node:
-        if node.op_type == "Constant" and node.domain == "" and len(node.output) == 1:
-            _add(weights, _constant(node, files))
-        else:
-            kept.append(node)
-    if len(kept) != len(graph.node):
-        _replace_nodes(graph, kept)
-
-
-def _constant(node: onnx.NodeProto, files: ExternalFiles) -> Weight:
-    name = node.output[0]
-    if len(node.attribute) != 1:
-        raise GraphError(f"{_label(node)} needs exactly one value: export the model again")
-    attribute = node.attribute[0]
-    if attribute.name == "sparse_value":
-        return _dense(attribute.sparse_tensor, name)
-    tensor = TensorProto()
-    if attribute.name == "value":
-        tensor.CopyFrom(attribute.t)
-    else:
-        tensor.CopyFrom(_scalar_constant(node, attribute))
-    tensor.name = name
-    return read_weight(tensor, None, files)
-
-
-def _scalar_constant(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> TensorProto:
-    """Return the tensor of the short forms value_int, value_floats, value_string, ..."""
-    kinds = {"value_float": TensorProto.FLOAT, "value_int": TensorProto.INT64, "value_string": TensorProto.STRING}
-    kind = kinds.get(attribute.name.removesuffix("s"))
-    value = onnx.helper.get_attribute_value(attribute)
-    if kind is None or (attribute.name.endswith("s") != isinstance(value, list)):
-        raise GraphError(f"{_label(node)} has the unknown attribute '{attribute.name}': export the model again")
-    values = value if isinstance(value, list) else [value]
-    dims = [len(values)] if attribute.name.endswith("s") else []
-    return onnx.helper.make_tensor("", kind, dims, values)
-
-
-def _drop_initialised_inputs(body: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Remove inputs that have an initialiser; older files list every weight among the inputs."""
-    kept = [info for info in body.graph.input if info.name not in weights]
-    for info in body.graph.input:
-        if info.name in weights:
-            _check_same_dtype(info, weights[info.name])
-    if len(kept) != len(body.graph.input):
-        copies = [_copy_info(info) for info in kept]
-        del body.graph.input[:]
-        body.graph.input.extend(copies)
-    body.ir_version = max(body.ir_version, _IR_WITH_CONSTANTS)
-
-
-def _check_same_dtype(info: onnx.ValueInfoProto, weight: Weight) -> None:
-    stated = DTYPES.get(info.type.tensor_type.elem_type)
-    if stated != weight.spec.dtype:
-        raise GraphError(f"the input '{info.name}' states {stated}, but its initialiser is {weight.spec.dtype}")
-
-
-def _copy_info(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(info)
-    return copy
 
 
 # ---- structure
@@ -296,13 +135,13 @@ def _check_definitions(graph: onnx.GraphProto, weights: Mapping[str, Weight]) ->
         _define(made, info.name, "the graph's inputs")
     for node in graph.node:
         if not any(node.output):
-            raise GraphError(f"{_label(node)} has no outputs: remove it")
+            raise GraphError(f"{label(node)} has no outputs: remove it")
         for name in filter(None, node.output):
-            _define(made, name, _label(node))
+            _define(made, name, label(node))
     for node in graph.node:
         missing = next((name for name in reads(node) if name not in made), None)
         if missing is not None:
-            raise GraphError(f"{_label(node)} reads '{missing}', which nothing makes: the model is incomplete")
+            raise GraphError(f"{label(node)} reads '{missing}', which nothing makes: the model is incomplete")
     _check_outputs(graph, made)
 
 
@@ -325,29 +164,6 @@ def _define(made: set[str], name: str, where: str) -> None:
     made.add(name)
 
 
-def captures(node: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the outer tensors that the node's bodies read, in order of appearance."""
-    found: dict[str, None] = {}
-    for inner in bodies(node):
-        found.update(dict.fromkeys(_free_names(inner)))
-    return tuple(found)
-
-
-def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield what a body reads and does not define; it may read only what is defined before."""
-    defined = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-    defined |= {sparse.values.name for sparse in graph.sparse_initializer}
-    for node in graph.node:
-        yield from (name for name in reads(node) if name not in defined)
-        defined.update(node.output)
-    yield from (info.name for info in graph.output if info.name not in defined)
-
-
-def reads(node: onnx.NodeProto) -> list[str]:
-    """Return every tensor the node depends on, captured values included."""
-    return [*filter(None, node.input), *captures(node)]
-
-
 def _sort(graph: onnx.GraphProto) -> None:
     """Put the nodes in topological order; an order that is one already stays."""
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -357,8 +173,8 @@ def _sort(graph: onnx.GraphProto) -> None:
     order = _topological(before)
     if len(order) < len(before):
         cycle = _cycle(before, set(range(len(before))) - set(order))
-        raise GraphError("the graph has a cycle: " + " -> ".join(_label(graph.node[index]) for index in cycle))
-    _replace_nodes(graph, [graph.node[index] for index in order])
+        raise GraphError("the graph has a cycle: " + " -> ".join(label(graph.node[index]) for index in cycle))
+    replace_nodes(graph, [graph.node[index] for index in order])
 
 
 def _topological(before: list[set[int]]) -> list[int]:
@@ -386,13 +202,6 @@ def _cycle(before: list[set[int]], stuck: set[int]) -> list[int]:
     while (previous := min(before[path[-1]] & stuck)) not in path:
         path.append(previous)
     return [previous, *reversed(path[path.index(previous) :])]
-
-
-def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    replaced = onnx.GraphProto()
-    replaced.node.extend(nodes)
-    del graph.node[:]
-    graph.node.extend(replaced.node)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from onnx import helper, numpy_helper
 
-from graphs.normalise import reads
+from graphs.nodes import reads
 from graphs.onnx_io import from_proto
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from onnx.shape_inference import InferenceError
 
 from graphs.folding import embed_constants, fold, shape_of
 from graphs.graph import DTYPES, GraphError, TensorSpec
-from graphs.normalise import all_nodes
+from graphs.nodes import all_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

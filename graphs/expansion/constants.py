@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphs.folding import FOLDABLE, fold
-from graphs.normalise import reads
+from graphs.nodes import reads
 from graphs.onnx_io import from_proto
 from graphs.shapes import skeleton_of
 

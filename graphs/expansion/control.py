@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from graphs.expansion.parts import Impossible, Parts, rename
-from graphs.normalise import bodies
+from graphs.nodes import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import onnx
 
 from graphs.graph import GraphError
+from graphs.nodes import all_nodes, bodies
 from graphs.onnx_io import save
 from graphs.packed import unpacked
 from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from graphs.graph import Graph
 
 # Names that ONNX Runtime's quantiser derives from a tensor's name. It reuses an initialiser that has such a name
@@ -147,22 +146,6 @@ def _drop_unused_domains(model: onnx.ModelProto) -> None:
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
-
-
-def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Give the bodies of an If, Loop or Scan."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Walk the nodes of a graph and of every body inside it."""
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from all_nodes(body)
 
 
 def names_in_bodies(graph: onnx.GraphProto) -> set[str]:

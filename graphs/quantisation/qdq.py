@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from graphs.graph import GraphError
-from graphs.quantisation.prepare import bodies, names_in_bodies, prepare
+from graphs.nodes import bodies
+from graphs.quantisation.prepare import names_in_bodies, prepare
 from graphs.quantisation.ranges import collect_ranges
 from graphs.quantisation.runtime import FLOATS, element_types
 
@@ -53,7 +54,7 @@ def quantise_qdq(
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
     model = prepare(graph, opset=recipe.opset)
-    excluded = {node.name for node in model.graph.node if next(bodies(node), None) is not None}
+    excluded = {node.name for node in model.graph.node if bodies(node)}
     excluded |= _surviving(model, keep_float, graph.name) | _with_unbounded_constants(model)
     config = _config(model, recipe, sorted(excluded))
     quantised = set(config.op_types_to_quantize)

@@ -9,7 +9,7 @@ import onnx
 from onnx.inliner import inline_local_functions
 
 from graphs.graph import DTYPES, GraphError, Node, TensorSpec
-from graphs.normalise import bodies, captures
+from graphs.nodes import bodies, captures
 from graphs.work.operation import Operation, Scope, UnknownError
 from graphs.work.table import PICKED_PORTS, RULES, SHAPE_READERS, VIEWS
 

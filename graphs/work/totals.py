@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx
 
 from graphs.graph import DTYPES, TensorSpec
-from graphs.normalise import bodies
+from graphs.nodes import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
