@@ -5,12 +5,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, final
 
 from compilers.machine import cpu
 
@@ -294,16 +293,17 @@ def package_dir(module: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
+LIBRARY_HASHES: Final[dict[tuple[tuple[str, int, int], ...], str]] = {}
+"""What `library_hash` found, by path, size and time; children get it with their call, as it takes 0.1 s for each."""
+
+
 def library_hash(*paths: Path) -> str:
     """Return 8 hex digits over the content of vendor libraries, remembered while size and time stay."""
     stamps = tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths if p.exists())
-    return _library_hash(stamps)
-
-
-@functools.cache
-def _library_hash(stamps: tuple[tuple[str, int, int], ...]) -> str:
-    digest = hashlib.sha256()
-    for path, _, _ in stamps:
-        with Path(path).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:8]
+    if stamps not in LIBRARY_HASHES:
+        digest = hashlib.sha256()
+        for path, _, _ in stamps:
+            with Path(path).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        LIBRARY_HASHES[stamps] = digest.hexdigest()[:8]
+    return LIBRARY_HASHES[stamps]

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NoReturn
 
-from compilers.adapter import CompilerError, PassingError
+from compilers.adapter import LIBRARY_HASHES, CompilerError, PassingError
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -26,7 +26,8 @@ def main() -> NoReturn:
     serving = True
     faulthandler.enable()
     _end_with_parent()
-    function, args, answer = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
+    function, args, answer, hashes = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
+    LIBRARY_HASHES.update(hashes)
     value: object = None
     error: CompilerError | None = None
     try:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from compilers.adapter import CompilerError, PassingError
+from compilers.adapter import LIBRARY_HASHES, CompilerError, PassingError
 from compilers.artefact import Artefact, read_artefact, write_artefact
 from compilers.registry import get_compiler
 from partition import Segment
@@ -117,7 +117,7 @@ def in_child(
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
         answer = Path(folder) / "answer.pickle"
         log = log or Path(folder) / "child.log"
-        request = pickle.dumps((function, args, str(answer)))
+        request = pickle.dumps((function, args, str(answer), dict(LIBRARY_HASHES)))
         with log.open("wb") as sink:
             process = _start(request, sink, cwd or Path(folder))
             ended = _wait(process, limits)

@@ -19,6 +19,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compilers import Artefact, CompilerError, Limits, PassingError, compile_segment, in_child, read_artefact, sandbox
+from compilers.adapter import library_hash
 from graphs import from_proto, zoo
 from partition import Segment, load_device
 
@@ -31,6 +32,17 @@ LIMITS = Limits(time_s=20.0)
 
 def test_the_value_comes_back() -> None:
     assert in_child(operator.add, 2, 3, limits=LIMITS) == 5
+
+
+def test_a_child_knows_the_hashes_of_libraries_that_its_parent_has_read(tmp_path: Path) -> None:
+    library = tmp_path / "libvendor.so"
+    library.write_bytes(b"first")
+    stat = library.stat()
+    known = library_hash(library)
+    library.write_bytes(b"other")
+    assert in_child(library_hash, library, limits=LIMITS) != known  # another time of change
+    os.utime(library, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert in_child(library_hash, library, limits=LIMITS) == known
 
 
 def test_a_hang_ends_at_its_limit() -> None:
