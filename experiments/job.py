@@ -445,10 +445,10 @@ def _caption(ranked: Sequence[Ranked]) -> str:
         )
     ]
     if misplaced:
-        parts.append(f"{counted(misplaced, 'candidate')} ran partly elsewhere than asked and are not drawn.")
+        parts.append(f"Not drawn: {counted(misplaced, 'candidate')} that ran partly elsewhere than asked.")
     if uncalibrated:
         about = counted(uncalibrated, "candidate")
-        parts.append(f"{about} without a calibrated latency, where others have one, are not drawn.")
+        parts.append(f"Not drawn: {about} without a calibrated latency, where others have one.")
     if failed:
         parts.append(f"{counted(failed, 'candidate')} failed, as outcomes.jsonl tells.")
     return " ".join(parts)

@@ -168,7 +168,7 @@ def test_what_lacks_a_calibration_beside_others_is_told_and_not_ranked(plain: Pa
     assert lines["snpe"]["standing"] == "frontier"
     assert "modelled, not calibrated" in done.stdout
     drawn = " ".join(re.findall("<!-- (.*?) -->", (run / "frontier.svg").read_text()))
-    assert "1 candidates have no calibrated latency" in drawn
+    assert "Not drawn: 1 candidate without a calibrated latency" in drawn
     assert len(list((run / "plans").glob("*.json"))) == 2
 
 
