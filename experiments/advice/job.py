@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
 from typing import TYPE_CHECKING
 
 from experiments.advice.choice import Demands, choose
 from experiments.arguments import UserError
 from experiments.console import open_console
 from experiments.evaluator.dynamics import Conditions, TraceError, parse_trace
+from experiments.plans import read_plan
 from experiments.sustained_job import evaluated_rows, simulate_all
-from partition import Device, DeviceError, load_device
+from partition import Device, DeviceError, PlanError, load_device
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
+    from experiments.store import Row
     from graphs import Graph
 
 
@@ -33,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         trace = parse_trace(trace_text, 60.0 * options.minutes, options.seed)
     except (DeviceError, TraceError) as error:
         raise UserError(str(error)) from error
-    _, rows = evaluated_rows(options, device)
+    folder, rows = evaluated_rows(options, device)
     conditions = Conditions(ambient_c=(options.ambient, options.ambient))
     runs, notes = simulate_all(rows, device, trace, conditions, options, console)
     if not runs:
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     for sentence in choice.sentences:
         console.print(f"  {sentence}")
     if not options.no_rule:
-        _print_rules(device, _graph(options.model, rows[0].model), options, console)
+        _print_rules(device, _graph(folder, rows), options, console)
     console.print(f"{len(notes)} things are assumed about the device (python -m experiments.sustained lists them)")
     return 0 if choice.run is not None else 1
 
@@ -81,10 +85,12 @@ def _print_rules(device: Device, graph: Graph | None, options: argparse.Namespac
     )
 
 
-def _graph(given: str, model: str) -> Graph | None:
-    """Find the model's graph again: the file given, or the zoo's by the name in the rows."""
-    from graphs import load, zoo
+def _graph(folder: Path, rows: Sequence[Row]) -> Graph | None:
+    """Find the model's graph again: in a plan of the run, as a float one where there is one, or in the zoo."""
+    from graphs import zoo
 
-    if Path(given).is_file():
-        return load(given)
-    return zoo.build(model) if model in zoo.names() else None
+    whole = sorted((row for row in rows if row.segments == 1), key=lambda row: row.precision == "int8")
+    for row in whole:
+        with contextlib.suppress(PlanError):
+            return read_plan(folder / "plans" / f"{row.plan_digest[:12]}.json").segments[0].graph
+    return zoo.build(rows[0].model) if rows[0].model in zoo.names() else None

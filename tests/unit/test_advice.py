@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from experiments import store
 from experiments.advice.choice import Demands, choose
 from experiments.advice.examples import Work, dense_layers, make_examples
+from experiments.advice.job import _graph
 from experiments.advice.tree import Leaf, cross_validated, decide, describe, learn
 from experiments.advise import main
 from experiments.evaluator.dynamics import Cost, Machine, RcChain, Trace, poisson, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
+from experiments.plans import write_plan
 from experiments.sustained import main as sustained
 from experiments.sustained_job import Run, _overtakings, _tied
-from partition import Device, Figure, load_device
+from graphs import zoo
+from partition import Device, Figure, Plan, Segment, load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +125,19 @@ def test_the_energy_that_a_needlessly_fast_rival_takes_is_told_over_that_of_the_
     assert more > 0.1  # the CPU idles at a higher power
     text = " ".join(choose([frugal, fast], Demands(deadline_s=1.0), DEVICE).sentences)
     assert f"takes {more:.0%} more energy to no use" in text
+
+
+def test_the_graph_of_a_finished_run_is_found_in_its_plans(tmp_path: Path) -> None:
+    graph = zoo.build("squeezenet1_1", size=64)
+    segment = Segment(graph=graph, device=DEVICE, processor="npu", compiler="snpe", precision="fp16")
+    plan = Plan.of(graph, (segment,))
+    write_plan(plan, tmp_path)
+    mine = row("snpe", "npu", 1e-3, plan_digest=plan.digest, model="mine")
+    lost = row("a", "npu", 1e-3, model="mine")
+    found = _graph(tmp_path, [lost, mine])
+    assert found is not None
+    assert found.macs == graph.macs
+    assert _graph(tmp_path, [lost]) is None
 
 
 def split_row(**changes: object) -> store.Row:
