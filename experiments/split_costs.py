@@ -228,25 +228,6 @@ def _homes(problem: Problem, pieces: Sequence[Piece]) -> dict[str, str]:
     return {name: owner[members(problem, [name])[0]] for name in problem.nodes}
 
 
-def period_s(problem: Problem, pieces: Sequence[Piece]) -> float:
-    """Return the time of the busiest processor: its nodes, dispatches, and the moves that it waits for."""
-    home = _homes(problem, pieces)
-    processor_at = {piece.place.home: piece.place.processor for piece in pieces}
-    load = dict.fromkeys(processor_at.values(), 0.0)
-    place_of = {node: piece.place for piece in pieces for node in piece.nodes}
-    for piece in pieces:
-        load[piece.place.processor] += problem.dispatch.get(piece.place, FREE).latency_s
-    for name in problem.nodes:
-        place = place_of[members(problem, [name])[0]]
-        load[place.processor] += problem.costs[name, place].latency_s
-    for t in problem.tensors:
-        origin = t.source if t.producer is None else home[t.producer]
-        for wanted in {home[name] for name in t.consumers} - {origin}:
-            if origin is not None:
-                load[processor_at[wanted]] += problem.transfers[origin, wanted].cost(t.size_bytes).latency_s
-    return max(load.values())
-
-
 def single_cuts(problem: Problem) -> tuple[CutPoint, ...]:
     """List every plan that changes the memory once in the node order, with its cost and what it moves."""
     size, count = crossing(problem)

@@ -13,7 +13,7 @@ import numpy as np
 from compilers import CompilerError
 from experiments.arguments import UserError
 from experiments.mixing import STEPS, decibels, in_steps, int8_work, measured_noise, with_noise
-from experiments.split_costs import is_int8, members, period_s
+from experiments.split_costs import is_int8, members
 from experiments.splitting.bounds import lower_bounds, peak_memory_table, set_bounds
 from experiments.splitting.oracle import CompileOracle, structural_key
 from partition.search import (
@@ -267,8 +267,9 @@ def rivals(request: Request, found: Found) -> tuple[Rival, ...]:
     reference = found.frontier if _is_reference(request) else search(problem, space=request.space)
     periods = [s.period_s for s in found.solutions if s.period_s is not None]
     made = []
-    for s in Baselines(problem, reference).all():
-        period = period_s(problem, s.segments) if periods else None
+    judge = Baselines(problem, reference)
+    for s in judge.all():
+        period = judge.period_s(s.segments) if periods else None
         made.append(
             Rival(
                 name=s.name,

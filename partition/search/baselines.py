@@ -61,6 +61,30 @@ class Baselines:
         found += [self.dynamic_rule(home) for home in range(len(self.problem.places)) if self._takes_all(home)]
         return tuple(strategy for strategy in found if strategy is not None)
 
+    def period_s(self, pieces: Sequence[Piece]) -> float:
+        """Return the time of the busiest processor: its nodes, dispatches, and the moves that it waits for or makes.
+
+        A reader waits for a tensor that was made elsewhere; an output of the graph is moved by its maker.
+        """
+        encoded, problem = self._encoded, self.problem
+        owner = {member: piece.place for piece in pieces for member in piece.nodes}
+        place = {name: owner[problem.members.get(name, (name,))[0]] for name in problem.nodes}
+        load = dict.fromkeys((piece.place.processor for piece in pieces), 0)
+        for piece in pieces:
+            load[piece.place.processor] += int(encoded.dispatch[problem.places.index(piece.place), 0])
+        for number, name in enumerate(problem.nodes):
+            load[place[name].processor] += int(encoded.node_cost[number, problem.places.index(place[name]), 0])
+        for number, t in enumerate(problem.tensors):
+            origin = t.source if t.producer is None else place[t.producer].home
+            waits = {place[name].home: place[name].processor for name in t.consumers}
+            if t.target is not None and t.producer is not None:
+                waits[t.target] = place[t.producer].processor
+            for wanted, processor in waits.items():
+                if origin not in {None, wanted}:
+                    start, stop = encoded.homes.index(str(origin)), encoded.homes.index(wanted)
+                    load[processor] += int(encoded.move(number, start, stop)[0])
+        return float(max(load.values()) / encoded.per_unit[0])
+
     def single_places(self) -> tuple[Strategy, ...]:
         """Run everything on one place, for each place that takes every node."""
         places = range(len(self.problem.places))

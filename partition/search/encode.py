@@ -1,12 +1,13 @@
 """Problem -> integer arrays. All arithmetic inside the search is on int64, so equal costs compare equal.
 
-A cost is a row of coordinates: latency in ns, energy in nJ, then whatever else the question needs (peak
-memory, output error, segment count, load per processor). A coordinate adds up or takes the maximum.
+A cost is a row of coordinates: latency and energy in steps, 1 ns and 1 nJ or finer, then whatever else the question
+needs (peak memory, output error, segment count, load per processor). A coordinate adds up or takes the maximum.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from partition.search.problem import Place, Problem, Transfer
 
 PACK_LIMIT: Final = 1 << 31
-FINEST: Final = 1e-9
+_NANO: Final = 9  # decimals of the step of ordinary problems
+_FINEST: Final = 18
+_ENOUGH: Final = 1 << 20  # steps in the dearest plan, below which they are made finer
 MOST_HOMES: Final = 6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
-    """The size of one integer step: 1 ns and 1 nJ unless a plan could then pass 2^31 steps."""
+    """The size of one integer step: 1 ns and 1 nJ, more where a plan could pass 2^31, less where all have few steps."""
 
     latency_s: float
     energy_j: float
@@ -50,7 +53,8 @@ class Encoded:
         worst = _worst_moves(move, len(self.homes)) + (
             node.max(1).sum(0) + len(node) * dispatch.max(0) if segments is None else _worst_segments(segments)
         )
-        self.units = Units(latency_s=_step(worst[0]), energy_j=_step(worst[1]))
+        latency_s, energy_j = problem.grain if problem.grain and segments is None else _steps(worst[0], worst[1])
+        self.units = Units(latency_s=latency_s, energy_j=energy_j)
         self.steps = np.array([self.units.latency_s, self.units.energy_j, 1.0, 1e-9])
         self.per_unit = np.rint(1 / self.steps)  # dividing by it keeps 26 ms at 0.026
         self.node_cost, self.move_cost, self.dispatch = (self.integers(part) for part in (node, move, dispatch))
@@ -102,6 +106,22 @@ class Encoded:
         return bool(self.dispatch.any())
 
 
+def counted(problem: Problem) -> Problem:
+    """Return the problem with its costs in whole steps, so that sums of them are the same in every grouping."""
+    if problem.grain is not None or not problem.costs:
+        return problem
+    encoded = Encoded(problem)
+    step_s, step_j = encoded.units.latency_s, encoded.units.energy_j
+    per_s, per_j = encoded.per_unit[:2]
+    costs = {
+        key: dataclasses.replace(
+            cost, latency_s=round(cost.latency_s / step_s) / per_s, energy_j=round(cost.energy_j / step_j) / per_j
+        )
+        for key, cost in problem.costs.items()
+    }
+    return dataclasses.replace(problem, costs=costs, grain=(step_s, step_j))
+
+
 def _lookup(problem: Problem, name: str, place: Place) -> Cost:
     try:
         return problem.costs[name, place]
@@ -136,9 +156,17 @@ def _worst_segments(rows: Floats) -> Floats:
     return np.asarray(np.maximum(most[-1], 0.0))
 
 
-def _step(worst: float) -> float:
-    """Return the finest power-of-ten step with which `worst` stays packable into 31 bits."""
-    step = FINEST
-    while worst / step >= PACK_LIMIT / 2:
-        step *= 10
-    return step
+def _steps(worst_s: float, worst_j: float) -> tuple[float, float]:
+    """Return 1e-9 for both, or for one that is not packed by it a coarser power of ten.
+
+    Where either tells too few costs apart, both are as much finer as both allow: a power cap compares them exactly.
+    """
+    room = [_decimals(worst, PACK_LIMIT / 2) - 1 for worst in (worst_s, worst_j)]
+    finer = max(_decimals(worst, _ENOUGH) for worst in (worst_s, worst_j) if worst) if worst_s or worst_j else 0
+    finer = max(min(finer, *room), _NANO)
+    return tuple(float(f"1e{-min(finer, most)}") for most in room)  # type: ignore[return-value]
+
+
+def _decimals(worst: float, steps: float) -> int:
+    """Return the fewest decimals with which `worst` has so many steps, at most `_FINEST`."""
+    return min(math.ceil(math.log10(steps / worst)), _FINEST) if worst else _FINEST

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from partition.search.encode import counted
 from partition.search.problem import Cost, Piece, ProblemError, Tensor
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def coarsen(problem: Problem, groups: Sequence[Sequence[str]], restriction: Spac
     member. `restriction` names the borders in every result, because such an answer is exact only among plans
     that keep them; None is for groups that are proved to cost nothing.
     """
+    problem = counted(problem)
     owner = {name: group[-1] for group in groups for name in group}
     names = tuple(dict.fromkeys(owner[name] for group in groups for name in group))
     if set(owner) != set(problem.nodes):

@@ -155,7 +155,8 @@ class Problem:
     `nodes` are in topological order. `costs` maps (node, place) -> Cost for every pair that `refusals`,
     node -> {place: reason}, does not exclude; for interval costs it may be empty. `dispatch` is paid once per
     segment. `transfers` maps (memory, memory) -> Transfer. When nodes stand for groups of operators (`coarsen`),
-    `members` lists them and `restriction` names the borders to which cuts are restricted.
+    `members` lists them and `restriction` names the borders to which cuts are restricted; `grain` then holds the steps
+    (seconds, joules) in which the costs of the operators are counted, so that a group costs what its members do.
     Raise ProblemError when any of it is meaningless.
     """
 
@@ -168,6 +169,7 @@ class Problem:
     refusals: Mapping[str, Mapping[Place, str]] = dataclasses.field(default_factory=dict)
     members: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     restriction: Space | None = None
+    grain: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _check_names(self)

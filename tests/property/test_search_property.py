@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from partition.search import (
+    Baselines,
     Constraints,
     Cost,
     Infeasible,
@@ -23,6 +24,7 @@ from partition.search import (
     Space,
     Tensor,
     Transfer,
+    coarsen,
     convex_gap,
     cover_gaps,
     lazy_convex,
@@ -585,3 +587,63 @@ def test_the_gap_to_all_convex_cuts_is_never_too_small(rng: Random) -> None:
     ordered = search_segments(problem, SegmentTable.of(problem, dearer))
     exact = search_convex(problem, dearer)
     assert cover_gaps(ordered.costs, exact.costs).max() <= convex_gap(problem, ordered) + 1e-9
+
+
+def scaled(rng: Random, problem: Problem) -> Problem:
+    """The same graph with costs that are no whole steps of anything, of any size: 1 ps to 1 s, 10 mW to 100 W."""
+    seconds = 10.0 ** rng.uniform(-12, 0)
+    joules = seconds * 10.0 ** rng.uniform(-2, 2)
+
+    def cost(old: Cost) -> Cost:
+        return replace(old, latency_s=rng.random() * seconds, energy_j=rng.random() * joules)
+
+    transfers = {
+        pair: Transfer(latency_s=rng.random() * seconds, bytes_per_s=5 / seconds, energy_j=rng.random() * joules)
+        for pair in problem.transfers
+    }
+    dispatch = {place: cost(old) for place, old in problem.dispatch.items()}
+    return replace(
+        problem, costs={k: cost(old) for k, old in problem.costs.items()}, dispatch=dispatch, transfers=transfers
+    )
+
+
+@many
+@given(rng=rngs)
+def test_no_strategy_is_better_than_the_optimum_whatever_the_size_of_costs(rng: Random) -> None:
+    problem = scaled(rng, random_problem(rng, 7, places=2, dispatch=rng.random() < 0.5))
+    assume(all(len(reasons) < len(problem.places) for reasons in problem.refusals.values()))
+    if rng.random() < 0.5:
+        groups = [[name] for name in problem.nodes]
+        at = rng.randrange(len(groups) - 1)
+        problem = coarsen(problem, [*groups[:at], groups[at] + groups[at + 1], *groups[at + 2 :]], None)
+    found = search(problem)
+    judge = Baselines(problem, found)
+    fastest = min(s.latency_s for s in found)
+    least = min(s.period_s or 0.0 for s in search(problem, objectives=("period", "energy")))
+    for strategy in judge.all():
+        assert strategy.latency_s >= fastest
+        assert strategy.latency_gap_ratio >= 0
+        assert strategy.front_gap_ratio >= 0
+        assert any(s.latency_s <= strategy.latency_s and s.energy_j <= strategy.energy_j for s in found)
+        assert judge.period_s(strategy.segments) >= least
+
+
+@many
+@given(rng=rngs)
+def test_a_plan_costs_what_its_parts_do_whatever_the_size_of_costs(rng: Random) -> None:
+    problem = scaled(rng, random_problem(rng, 6, places=2))
+    assume(all(len(reasons) < len(problem.places) for reasons in problem.refusals.values()))
+    single = [cost.latency_s for cost in (*problem.costs.values(), *problem.dispatch.values())]
+    dearest = max(*single, *(transfer.cost(5).latency_s for transfer in problem.transfers.values()))
+    for solution in search(problem):
+        where = {name: piece.place for piece in solution.segments for name in piece.nodes}
+        exact = sum(problem.costs[name, place].latency_s for name, place in where.items())
+        exact += sum(problem.dispatch[piece.place].latency_s for piece in solution.segments)
+        for tensor in problem.tensors:
+            origin = tensor.source if tensor.producer is None else where[tensor.producer].home
+            wanted = {where[name].home for name in tensor.consumers} | ({tensor.target} if tensor.target else set())
+            if origin is not None:
+                exact += sum(
+                    problem.transfers[origin, home].cost(tensor.size_bytes).latency_s for home in wanted - {origin}
+                )
+        assert abs(solution.latency_s - exact) <= 1e-4 * dearest + 1e-16
