@@ -103,7 +103,10 @@ def operator_problem(graph: Graph, device: Device, places: tuple[Place, ...], pi
             if costless
             else f"tensor {shapeless[0]!r} has no known shape"
         )
-        raise CostError(f"{what}, so a split of {graph.name} has no modelled cost; give costs of your own with --costs")
+        raise CostError(
+            f"{what}, so a split of {graph.name} has no modelled cost; else give costs of your own for every node with "
+            "--costs FILE (docs/search.md)"
+        )
     io_bytes = _boundary_bytes_by_node(graph)
     return Problem(
         nodes=tuple(node.name for node in graph.nodes()),

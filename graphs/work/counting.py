@@ -309,4 +309,11 @@ def why_uncosted(node: Node, tensors: Mapping[str, TensorSpec]) -> str | None:
         return f"the size of {', '.join(repr(name) for name in blank)} is not known"
     if (node.domain, node.op_type) not in RULES and not node.captured and (node.domain, node.op_type) not in _CONTROL:
         return f"no rule counts the operations of {operator}"
-    return f"the work of {operator} depends on values that are known only at run time"
+    why = f"the work of {operator} depends on values that are known only at run time"
+    return (
+        f"{why}; a constant trip count, and a condition that its body passes on, make it known" if _loops(node) else why
+    )
+
+
+def _loops(node: Node) -> bool:
+    return node.domain == "" and node.op_type == "Loop"

@@ -16,6 +16,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from experiments.splits import main
+from graphs import load
+from partition import load_device
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = {
@@ -199,6 +201,55 @@ def test_a_graph_without_modelled_work_has_a_period_too(tmp_path: Path, monkeypa
     )
     assert main([str(path), "--mode", "pipelined", "--verify", "0"]) == 0
     assert len(lines(the_run(tmp_path) / "plans.csv")) == 1
+
+
+def looped(path: Path, *, constant: bool) -> Path:
+    """MatMul, a Loop whose body is a MatMul and a Relu, MatMul; five times, or as often as the input says."""
+    value, node = helper.make_tensor_value_info, helper.make_node
+    body = helper.make_graph(
+        [
+            node("MatMul", ["s", "w"], ["m"], name="inner"),
+            node("Relu", ["m"], ["s_out"], name="relu"),
+            node("Identity", ["go"], ["go_on"], name="on"),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("s", TensorProto.FLOAT, [64, 64])],
+        [value("go_on", TensorProto.BOOL, []), value("s_out", TensorProto.FLOAT, [64, 64])],
+    )
+    weights = np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.array(True), "start")]
+    trips = numpy_helper.from_array(np.array(5, np.int64), "trips")
+    graph = helper.make_graph(
+        [
+            node("MatMul", ["x", "w"], ["a"], name="A"),
+            node("Loop", ["trips", "start", "a"], ["b"], name="L", body=body),
+            node("MatMul", ["b", "w"], ["y"], name="B"),
+        ],
+        "looped",
+        [value("x", TensorProto.FLOAT, [64, 64]), *([] if constant else [value("trips", TensorProto.INT64, [])])],
+        [value("y", TensorProto.FLOAT, [64, 64])],
+        [*constants, *([trips] if constant else [])],
+    )
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def test_a_loop_costs_its_body_times_its_trips_or_says_what_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = looped(tmp_path / "five.onnx", constant=True)
+    assert main([str(path), "--device", "sa8255p", "--verify", "0", "--pin", "L=cpu"]) == 0
+    loop = [node for node in load(path).nodes() if node.name == "L"]
+    assert [node.macs for node in loop] == [5 * 64**3]
+    plans = lines(the_run(tmp_path) / "plans.csv")
+    rate = load_device("sa8255p").processor("cpu").macs_per_s["fp32"].value
+    assert all(float(plan["latency_s"]) >= 5 * 64**3 / rate for plan in plans)
+    capsys.readouterr()
+    assert main([str(looped(tmp_path / "fed.onnx", constant=False)), "--device", "sa8255p", "--verify", "0"]) == 2
+    told = capsys.readouterr().err
+    assert "a constant trip count, and a condition that its body passes on, make it known" in told
+    assert "--costs FILE" in told
 
 
 INFEASIBLE = [
