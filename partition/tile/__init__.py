@@ -25,9 +25,9 @@ from partition.tile.operators import (
     layers_of,
     matmul,
     normalisation,
-    parse_operator,
     pool,
 )
+from partition.tile.parse import parse_operator
 from partition.tile.search import NpuResult, frontier_npu, search_npu
 from partition.tile.validation import MODELS, OPERATORS, Validation, validations
 from partition.tile.whole import WholeCost, whole_cost
