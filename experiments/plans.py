@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Final
 
+from experiments.store import write_text
 from graphs import Graph, GraphError, from_proto, load, save
 from partition import DeviceError, Plan, PlanError
 
@@ -27,9 +27,7 @@ def write_plan(plan: Plan, folder: Path, whole: Graph | None = None) -> Path:
         if not path.exists():
             save(graph, path)
     path = folder / PLANS_DIR / f"{plan.digest[:12]}.json"
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(plan.to_json() + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_text(path, plan.to_json() + "\n")
     return path
 
 

@@ -264,7 +264,7 @@ def append_row(folder: Path, entry: Row) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file by rename."""
-    _write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, object]]) -> None:
@@ -277,7 +277,8 @@ def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, 
     scratch.replace(path)
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file by rename, so that nobody reads half of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
