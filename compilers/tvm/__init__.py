@@ -85,7 +85,7 @@ _ANSWER_S: Final = 60.0
 
 
 class TvmCompiler(Compiler):
-    """Apache TVM, Relax, for the host CPU."""
+    """Apache TVM, Relax, for every processor whose device file says what TVM generates for it."""
 
     name: ClassVar[str] = "tvm"
     takes_tiles: ClassVar[bool] = True
