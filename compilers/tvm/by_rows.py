@@ -23,6 +23,7 @@ from compilers.tvm.blocks import (
     iterators,
     opened,
     private_like,
+    sizes,
     spread,
 )
 
@@ -31,6 +32,8 @@ _LANES: Final = (16, 8, 4)
 
 def fits(func: Any) -> bool:  # noqa: ANN401
     """Tell whether every reduction runs along the last axis of what it reads, and ends in one value for each row.
+
+    Axes of one element do not count.
 
     Raises:
         UnscheduledError: the function is not made of blocks of known shape.
@@ -93,7 +96,7 @@ def _partial(sch: Any, reduction: Any) -> Any | None:  # noqa: ANN401
 
 
 def _vectorise(sch: Any, step: Any, rows: int) -> None:  # noqa: ANN401
-    loops = sch.get_loops(step)[rows:]
+    loops = [loop for loop in sch.get_loops(step)[rows:] if int(sch.get(loop).extent) > 1]
     lanes = _lanes(sch, loops[-1]) if loops else None
     if lanes is not None:
         sch.vectorize(sch.split(loops[-1], [None, lanes])[1])
@@ -116,9 +119,14 @@ def _is_of_rows(sch: Any, reduction: Any) -> bool:  # noqa: ANN401
     reduced = [axis.var for axis in sch.get(reduction).iter_vars if int(axis.iter_type) == REDUCTION]
     if len(reduced) != 1:
         return False
-    reads = [[part.min for part in region.region] for region in sch.get(reduction).reads]
+    reads = [_long_axes(region) for region in sch.get(reduction).reads]
     along = [read for read in reads if any(_uses(index, reduced[0]) for index in read)]
     return len(along) == 1 and bool(along[0][-1].same_as(reduced[0]))
+
+
+def _long_axes(region: Any) -> list[Any]:  # noqa: ANN401
+    """Return where a read starts on each axis that has more than one element."""
+    return [part.min for part, extent in zip(region.region, sizes(region.source.shape), strict=True) if extent > 1]
 
 
 def _uses(index: Any, variable: Any) -> bool:  # noqa: ANN401

@@ -25,6 +25,7 @@ from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
 from compilers.tvm.refusals import prepare
+from compilers.tvm.shared import shared
 from compilers.tvm.weights import mark_constants
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
             for name, each in numbers.items()
         }
         lowered = mark_constants(passes.DeadCodeElimination()(passes.FuseTIR()(fused)))
+        if str(target.kind.name) == "llvm":  # the printers of GPU languages write a variable's value at each use
+            lowered.update({gv: shared(f) for gv, f in lowered.functions.items() if isinstance(f, tvm.tirx.PrimFunc)})
         return lowered.with_attr(_CALLS, json.dumps(calls))
 
 

@@ -114,3 +114,39 @@ def test_a_product_of_matrices_is_not_taken_for_rows() -> None:
     from compilers.tvm import by_rows
 
     assert not by_rows.fits(function_of(one_node("MatMul", [4, 8], {"w": np.ones((8, 8), np.float32)})))
+
+
+def test_rows_before_an_axis_of_one_element_are_rows() -> None:
+    x = np.random.default_rng(0).normal(0, 3, [2, 3, 64, 1]).astype(np.float32)
+    got = run(function_of(one_node("Softmax", [2, 3, 64, 1], {}, axis=2)), [x], threads=1)
+    np.testing.assert_allclose(got, softmax(x[..., 0])[..., None], atol=1e-6)
+
+
+def test_what_a_statement_has_twice_is_computed_once_and_in_its_place() -> None:
+    import tvm
+    import tvm_ffi
+    from tvm import te, tirx
+
+    from compilers.tvm.shared import shared
+
+    x, y = (te.placeholder((8,), "float32", name=name) for name in "xy")
+    before = te.compute((8,), lambda i: x[i] * 3, name="before")
+    inner = te.compute((8,), lambda i: (before[i] + 1) * (before[i] + 1) + tirx.floor(before[i] + 1), name="inner")
+    guarded = te.compute((8,), lambda i: tirx.if_then_else(i > 0, y[i - 1] * y[i - 1], 0.0), name="guarded")
+    k = te.reduce_axis((0, 8))
+    total = te.compute((8,), lambda i: te.sum((x[k] - y[i]) * (x[k] - y[i]), axis=k), name="total")
+    last = te.compute((8,), lambda i: inner[i] + guarded[i] + total[i], name="last")
+    func = te.create_prim_func([x, y, last])
+    written = shared(func)
+    bound: list[Any] = []
+    tvm_ffi.structural_walk(written, [(tirx.Let, bound.append)])
+    assert len(bound) == 1  # `before + 1`, not what stands behind a condition or in a sum
+    assert "before" in str(bound[0].value)
+    arrays = [np.linspace(-2, 3, 8, dtype=np.float32), np.linspace(0, 1, 8, dtype=np.float32)]
+    results = []
+    for each in (func, written):
+        output = tvm.runtime.tensor(np.zeros(8, np.float32))
+        module = tvm.IRModule({"main": each.with_attr("global_symbol", "main")})
+        tvm.tirx.build(module, target="llvm")["main"](*map(tvm.runtime.tensor, arrays), output)
+        results.append(output.numpy())
+    np.testing.assert_array_equal(*results)
