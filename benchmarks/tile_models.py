@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MODELS: Final = (
     "squeezenet1_1", "mobilenet_v2", "resnet18", "shufflenet_v2", "googlenet", "mobilenet_v3_small", "resnet50",
     "regnet_y_400mf", "efficientnet_lite0", "mobilenet_v3_large", "inception_v3", "densenet121", "yolov5s",
+    "mobilevit_v2", "efficientformer_l1", "convnext_tiny",
 )  # fmt: skip
 SIZES_MB: Final = (1, 2, 4, 8)
 CALIBRATION_BATCHES: Final = 2

@@ -4,6 +4,7 @@
     collect   compile operators through ort_qnn and keep the simulator's time, bytes and tiles, one JSON line each
     fit       fit the NPU model's free figures to half of the collected operators, and print its error on the others
     errors    the error of the figures in the device file on the half that they were not fitted to
+    passes    fit the passes of whole graphs to half of operators between convolutions, and print the error on others
     sweep     does the model order VTCM sizes as the simulator does, for single operators?
     simulate  compile whole zoo models at each VTCM size, and keep what the simulator says
     models    does the model order VTCM sizes as the simulator does, for whole models?
@@ -97,10 +98,12 @@ def main() -> None:
         prog="python -m benchmarks.tiles", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", choices=("rate", "collect", "fit", "errors", "sweep", "simulate", "models", "cpu", "tune", "gpu")
+        "what",
+        choices=("rate", "collect", "fit", "errors", "passes", "sweep", "simulate", "models", "cpu", "tune", "gpu"),
     )
     parser.add_argument("--rows", type=Path, default=Path("build/tile_operators.jsonl"))
     parser.add_argument("--models", type=Path, default=Path("build/tile_models.jsonl"))
+    parser.add_argument("--passes", type=Path, default=Path("build/tile_passes.jsonl"))
     parser.add_argument("--build", type=Path, default=Path("build/tiles"))
     parser.add_argument("--most", type=int, default=10_000, help="operators to compile")
     parser.add_argument("--measured", type=Path, help="CSV with columns model, unit, runtime, ms")
@@ -114,15 +117,16 @@ def main() -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks import tile_cpu, tile_gpu, tile_models, tile_npu, tile_tune
+    from benchmarks import tile_cpu, tile_gpu, tile_models, tile_npu, tile_passes, tile_tune
 
-    for path in (options.rows, options.models):
+    for path in (options.rows, options.models, options.passes):
         path.parent.mkdir(parents=True, exist_ok=True)
     {
         "rate": rate,
         "collect": lambda: tile_npu.collect(options.rows, options.build, options.most),
         "fit": lambda: tile_npu.fit(options.rows),
         "errors": lambda: tile_npu.errors(options.rows, write=options.write),
+        "passes": lambda: tile_passes.passes(options.passes, options.build),
         "sweep": lambda: tile_npu.sweep(options.rows),
         "simulate": lambda: tile_models.simulate(options.models, options.build),
         "models": lambda: tile_models.compare(options.models, write=options.write),

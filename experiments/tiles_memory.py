@@ -64,10 +64,7 @@ def _sizes(machine: NpuMachine) -> list[float]:
 
 
 def _told(cost: WholeCost) -> str:
-    return (
-        f"{seconds(cost.latency_s)}, DRAM {size(cost.dram_bytes)}, spilled {size(cost.spilled_bytes)}, "
-        f"{cost.windows} groups of operators that fit the memory together"
-    )
+    return f"{seconds(cost.latency_s)}, DRAM {size(cost.dram_bytes)}, spilled {size(cost.spilled_bytes)}"
 
 
 def _error(machine: NpuMachine) -> str:

@@ -27,6 +27,9 @@ class NpuGeometry:
     vector thread brings rows into the blocked layout and back; a `strided_` pass comes on top for windows with strides.
     Vector threads wait for `padded_wait_ratio` of the transfers that write a border. `overlap_ratio` is 1 where the
     units work at once as far as buffers allow, and lower where the compiler's order keeps them waiting for each other.
+    `pass_bytes_per_cycle` are one vector thread's rates for passes over a tensor in blocks, keyed by precision and kind
+    (`int8.table`; the kinds are those of `partition/tile/stages.py`); a tile of a pass starts in `pass_start_cycles`,
+    one of the matrix unit in `matrix_start_cycles`. `depthwise_step_cycles` is its step when most of it is empty.
     `register_banks` is the number of banks the operands of one multiply-add are read from when no channel block keeps
     them apart.
     """
@@ -44,6 +47,10 @@ class NpuGeometry:
     matrix_depth: Figure | None
     matrix_step_cycles: Mapping[str, Figure]
     matrix_block_cycles: Mapping[str, Figure]
+    matrix_start_cycles: Mapping[str, Figure]
+    depthwise_step_cycles: Mapping[str, Figure]
+    pass_start_cycles: Mapping[str, Figure]
+    pass_bytes_per_cycle: Mapping[str, Figure]
     in_bytes_per_cycle: Mapping[str, Figure]
     padded_wait_ratio: Mapping[str, Figure]
     strided_bytes_per_cycle: Mapping[str, Figure]

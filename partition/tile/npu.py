@@ -71,6 +71,8 @@ class NpuMachine(Machine):
     depth: int
     step_cycles: float | None
     block_cycles: float
+    matrix_start_cycles: float
+    depthwise_step_cycles: float | None
     vector_threads: int
     in_cycles_per_byte: float
     padded_wait_ratio: float
@@ -83,6 +85,9 @@ class NpuMachine(Machine):
     conflict_ratio: float
     weight_conflict_s: float
     fifo_full_s: float
+    pass_start_cycles: float
+    passes: tuple[tuple[str, float], ...]
+    """Cycles for each byte of other passes over a tensor, by kind; only whole graphs have them."""
     dram_element_bytes: int
     """Width of an activation in DRAM; wider than on the chip where a graph's ends are float32 and the work is fp16."""
 
@@ -141,6 +146,12 @@ def npu_machine(
         depth=int(_value(form.matrix_depth, 1)),
         step_cycles=form.matrix_step_cycles[precision].value if matrix else None,
         block_cycles=_value(form.matrix_block_cycles.get(precision), 0.0),
+        matrix_start_cycles=_value(form.matrix_start_cycles.get(precision), 0.0),
+        depthwise_step_cycles=form.depthwise_step_cycles[precision].value
+        if precision in form.depthwise_step_cycles
+        else None,
+        pass_start_cycles=_value(form.pass_start_cycles.get(precision), 0.0),
+        passes=_passes(form, precision),
         vector_threads=int(_value(form.vector_threads, 1)),
         in_cycles_per_byte=_inverse(form.in_bytes_per_cycle.get(precision)),
         padded_wait_ratio=_value(form.padded_wait_ratio.get(precision), 0.0),
@@ -160,6 +171,11 @@ def npu_machine(
 def _value(figure: Figure | None, absent: float) -> float:
     """Return a figure's value; `absent` is the value at which the effect is left out of the cost."""
     return absent if figure is None else figure.value
+
+
+def _passes(form: NpuGeometry, precision: str) -> tuple[tuple[str, float], ...]:
+    keys = ((key.partition("."), figure) for key, figure in form.pass_bytes_per_cycle.items())
+    return tuple(sorted((kind, 1.0 / figure.value) for (key, _, kind), figure in keys if key == precision))
 
 
 def _inverse(figure: Figure | None) -> float:

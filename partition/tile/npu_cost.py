@@ -21,7 +21,7 @@ import numpy as np
 
 from partition.tile.cost import Cost
 from partition.tile.npu import BUFFERS, NpuMachine, NpuSpace, NpuTile, blocks_of
-from partition.tile.operators import NORM, SUM_BYTES, Layer, TileError
+from partition.tile.operators import DEPTHWISE, NORM, SUM_BYTES, Layer, TileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -242,7 +242,8 @@ def _compute(layer: Layer, machine: NpuMachine, tile: tuple[Array, Array, Array,
         block_y, block_x = blocks_of(layer, machine)
         blocks = layer.batch * layer.groups * _in_blocks(layer.y, y, block_y) * _in_blocks(layer.x, x, block_x)
         columns = _in_blocks(layer.k, k, machine.columns)
-        steps = columns * _in_blocks(layer.c, c, machine.depth) * layer.taps * machine.step_cycles
+        step = machine.step_cycles if layer.kind != DEPTHWISE else machine.depthwise_step_cycles or machine.step_cycles
+        steps = columns * _in_blocks(layer.c, c, machine.depth) * layer.taps * step
         cycles = blocks * (steps + columns * np.ceil(layer.c / c) * machine.block_cycles)
     elif layer.per_channel:
         wide = min(machine.lanes, _VECTOR_CHANNELS)
