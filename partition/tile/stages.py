@@ -189,7 +189,7 @@ def _group_sources(nodes: Sequence[Node]) -> dict[str, str]:
     for node in nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
-    found = {}
+    found: dict[str, str] = {}
     for node in nodes:
         before, after = makers.get(node.inputs[0]), readers.get(node.outputs[0], [])
         if node.op_type != "InstanceNormalization" or before is None or before.op_type != "Reshape":
