@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 COMMANDS = sorted(
     path.relative_to(FOLDER.parent).with_suffix("").as_posix().replace("/", ".")
     for path in FOLDER.rglob("*.py")
-    if "ArgumentParser(" in path.read_text(encoding="utf-8")
+    if "raise SystemExit(main())" in path.read_text(encoding="utf-8")
 )
+
+
+def test_every_command_of_the_readme_is_held_to_it() -> None:
+    table = (FOLDER.parent / "README.md").read_text(encoding="utf-8").partition("| `python -m experiments.` |")[2]
+    cells = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
+    named = {f"experiments.{name}" for cell in cells for name in re.findall(r"`([a-z_]+)", cell)}
+    assert len(named) > 10
+    assert named <= {command.removesuffix(".__main__") for command in COMMANDS}
 
 
 class _ParserSeen(BaseException):
