@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from experiments.advice.choice import Demands, choose
+from experiments.advice.rates import rate_sentences
 from experiments.arguments import UserError
 from experiments.console import open_console
 from experiments.evaluator.dynamics import Conditions, TraceError, parse_trace
@@ -47,6 +48,9 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"\n{rows[0].model} on {device.title}, {trace.title}, {conditions.text()}", style="bold")
     for sentence in choice.sentences:
         console.print(f"  {sentence}")
+    if choice.run is not None:
+        for sentence in rate_sentences(choice.run, runs, device, conditions, options.seed):
+            console.print(f"  {sentence}")
     if not options.no_rule:
         _print_rules(device, _graph(folder, rows), options, console)
     console.print(f"{len(notes)} things are assumed about the device (python -m experiments.sustained lists them)")

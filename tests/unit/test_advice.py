@@ -13,11 +13,13 @@ from experiments import store
 from experiments.advice.choice import Demands, choose
 from experiments.advice.examples import Work, dense_layers, make_examples
 from experiments.advice.job import _graph
+from experiments.advice.rates import break_even_per_s, rate_sentences
 from experiments.advice.tree import Leaf, cross_validated, decide, describe, learn
 from experiments.advise import main
-from experiments.evaluator.dynamics import Cost, Machine, RcChain, Trace, poisson, simulate
+from experiments.evaluator.dynamics import Conditions, Cost, Machine, RcChain, Trace, poisson, simulate
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.plans import write_plan
+from experiments.scenarios.power_states import cpu_machine, npu_machine
 from experiments.sustained import main as sustained
 from experiments.sustained_job import Run, _overtakings, _tied
 from graphs import zoo
@@ -138,6 +140,25 @@ def test_the_graph_of_a_finished_run_is_found_in_its_plans(tmp_path: Path) -> No
     assert found is not None
     assert found.macs == graph.macs
     assert _graph(tmp_path, [lost]) is None
+
+
+def test_the_break_even_rate_is_that_of_r14_whichever_comes_first() -> None:
+    npu, cpu = npu_machine(), cpu_machine()
+    found, turned = break_even_per_s(npu, cpu, 0), break_even_per_s(cpu, npu, 0)
+    assert found is not None
+    assert turned is not None
+    assert (found[1], turned[1]) == (True, False)  # the NPU wins above: below it keeps waking up
+    assert found[0] == turned[0] == pytest.approx(0.79, rel=0.15)  # the study's, by four hours of requests
+    half = dataclasses.replace(cpu, cost=Cost(compute_s=0.4))
+    assert break_even_per_s(half, cpu, 0) is None
+
+
+def test_the_rate_from_which_another_processor_wins_is_told() -> None:
+    trace = poisson(0.2, 60.0, 0)
+    runs = [run_of(row("fast", "cpu", 1e-3), trace), run_of(row("sleepy", "npu", 2e-4), trace)]
+    (sentence,) = rate_sentences(runs[0], runs, DEVICE, Conditions(), 0)
+    assert "requests/s on sleepy npu is faster than fast cpu, below it is slower" in sentence
+    assert not list(rate_sentences(runs[0], runs[:1], DEVICE, Conditions(), 0))
 
 
 def split_row(**changes: object) -> store.Row:
