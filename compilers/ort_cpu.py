@@ -85,13 +85,11 @@ class OrtCpuCompiler(Compiler):
 
     def check_request(self, segment: Segment) -> None:
         """Refuse fp16, and a precision that the graph contradicts."""
-        require_precision(segment, backend=self.name, refused=_REFUSED)
-        _threads(segment)
+        _checked(segment)
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Write the graph as ONNX Runtime optimises it for this machine, and where its nodes went."""
-        self.check_request(segment)
-        threads = _threads(segment)
+        threads = _checked(segment)
         main_file = out_dir / "optimised.onnx"
         config = session_options(threads=threads)
         config.graph_optimization_level = _optimisation_level(segment.device)
@@ -152,7 +150,13 @@ class OrtCpuCompiler(Compiler):
         return Placement(units=json.loads(text)["units"])
 
 
-def _threads(segment: Segment) -> int:
+def _checked(segment: Segment) -> int:
+    """Return the threads that a segment asks for.
+
+    Raises:
+        CompilerError: its precision or an option is none of this backend.
+    """
+    require_precision(segment, backend=OrtCpuCompiler.name, refused=_REFUSED)
     options = read_options(segment, backend=OrtCpuCompiler.name, defaults={"threads": "1"})
     return positive_int(options["threads"], "option threads")
 

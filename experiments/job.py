@@ -110,6 +110,15 @@ def run(options: Options, argv: list[str]) -> tuple[int, Path]:
     """
     console = open_console()
     request = _check(options)
+
+    def tell(text: str) -> None:
+        console.print(text, style="bold", highlight=False, markup=False)
+
+    with store.alone_in(request.folder, tell):
+        return _run_alone(request, options, argv, console)
+
+
+def _run_alone(request: _Request, options: Options, argv: list[str], console: Console) -> int:
     meters = {kind: meter if isinstance(meter, str) else meter.title for kind, meter in request.meters.items()}
     store.write_json(request.folder / "environment.json", {**environment(argv, request.backends), "meters": meters})
     _announce(request, options, console)

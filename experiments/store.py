@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import fcntl
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +17,13 @@ from compilers import get_compiler
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from partition import Plan, Segment
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
+_LOCK_FILE: Final = ".lock"
 _DEPLOYED: Final = "deployed-"
 _LOG_CHARS: Final = 4000
 
@@ -215,6 +217,28 @@ def open_run(folder: Path) -> None:
         raise StoreError(f"cannot write results to {folder} ({error.strerror}); choose another with --out") from error
 
 
+@contextlib.contextmanager
+def alone_in(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Let one run at a time work in a folder; a second one says so and waits, and then finds what the first one made.
+
+    Two at once would measure everything twice, and each the other's load.
+    """
+    with (folder / _LOCK_FILE).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            tell(
+                f"process {file.read().strip() or 'unknown'} works in {folder}: this one waits for it and takes what "
+                "it made over; Ctrl-C ends the waiting, --out chooses another folder"
+            )
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
 def read_rows(folder: Path) -> dict[str, Row]:
     """Read the rows of a run by key, the last one of a key counting; a line cut short or damaged is left out."""
     path = folder / OUTCOMES_FILE
@@ -257,6 +281,8 @@ def append_row(folder: Path, entry: Row) -> None:
     path = folder / OUTCOMES_FILE
     line = json.dumps(dataclasses.asdict(entry)) + "\n"
     with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # `deploy` and a run may add at the same time
+        file.seek(0, os.SEEK_END)
         if file.tell() and not _ends_with_newline(path):
             line = "\n" + line
         file.write(line.encode())

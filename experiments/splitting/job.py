@@ -39,7 +39,8 @@ def run(options: Options, argv: list[str]) -> int:
     store.write_json(request.folder / "environment.json", {**about, "command": command})
     report.announce(request, console)
     try:
-        return _steps(request, console)
+        with store.alone_in(request.folder, _teller(console)):
+            return _steps(request, console)
     except KeyboardInterrupt:
         cancel_children()
         console.print("\ninterrupted; what is compiled and verified is kept, the same command resumes", style="bold")

@@ -121,6 +121,17 @@ def test_an_input_that_no_node_reads_is_told(tmp_path: Path) -> None:
     assert "so that a call itself is free" in str(row["notes"])
 
 
+def test_two_runs_at_once_take_turns_and_measure_once(plain: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.pareto", str(plain), "--backends", "ort_cpu", "--device", "host"]
+    command += ["--precisions", "fp32", "--splits", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    told = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(rows(tmp_path / "results")) == 1
+    assert sum("1 of 1 candidates are known" in text for text in told) == 1
+
+
 def test_a_graph_that_is_quantised_already_is_its_own_int8_form(tmp_path: Path) -> None:
     """Case T9: the reference is the graph as it is, unoptimised; what ONNX Runtime makes of it is off by a step."""
     nodes, constants, source = [], [], "x"

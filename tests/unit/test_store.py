@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.store import OUTCOMES_FILE, Row, StoreError, append_row, open_run, read_rows
+from experiments.store import OUTCOMES_FILE, Row, StoreError, alone_in, append_row, open_run, read_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +60,39 @@ def test_a_damaged_line_is_left_out_and_the_others_are_read(tmp_path: Path) -> N
     path = tmp_path / OUTCOMES_FILE
     path.write_bytes(b'\xff\x00garbage\n3\n{"key": []}\n' + path.read_bytes())
     assert list(read_rows(tmp_path)) == ["k1"]
+
+
+def add_rows(folder: Path, name: str, count: int) -> None:
+    for number in range(count):
+        append_row(folder, dataclasses.replace(ROW, key=f"{name}{number}", samples_s=(1e-3,) * 2000))
+
+
+def test_rows_of_several_processes_are_all_there(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        pool.starmap(add_rows, [(tmp_path, name, 25) for name in "abcd"])
+    assert set(read_rows(tmp_path)) == {f"{name}{number}" for name in "abcd" for number in range(25)}
+    assert len((tmp_path / OUTCOMES_FILE).read_bytes().splitlines()) == 100
+
+
+def test_a_second_run_says_who_works_there_and_waits(tmp_path: Path) -> None:
+    told: list[str] = []
+    order: list[str] = []
+
+    def second() -> None:
+        with alone_in(tmp_path, told.append):
+            order.append("second")
+
+    with alone_in(tmp_path, told.append):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        deadline = time.monotonic() + 30
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        order.append("first")
+    waiting.join(timeout=30)
+    assert order == ["first", "second"]
+    assert len(told) == 1
+    assert f"process {os.getpid()} works in {tmp_path}" in told[0]
 
 
 def test_a_folder_that_cannot_be_made_names_the_way_out(tmp_path: Path) -> None:
