@@ -111,11 +111,8 @@ def run(options: Options, argv: list[str]) -> tuple[int, Path]:
     console = open_console()
     request = _check(options)
 
-    def tell(text: str) -> None:
-        console.print(text, style="bold", highlight=False, markup=False)
-
-    with store.alone_in(request.folder, tell):
-        return _run_alone(request, options, argv, console)
+    with store.alone_in(request.folder, lambda text: console.print(text, style="bold")):
+        return _run_alone(request, options, argv, console), request.folder
 
 
 def _run_alone(request: _Request, options: Options, argv: list[str], console: Console) -> int:
@@ -131,12 +128,12 @@ def _run_alone(request: _Request, options: Options, argv: list[str], console: Co
         cancel_children()
         _finish(request, tuple(fresh.values()), console)
         console.print(f"\ninterrupted; {counted(len(fresh), 'candidate')} kept, the same command resumes", style="bold")
-        return INTERRUPTED, request.folder
+        return INTERRUPTED
     code = _finish(request, store.with_deployed(fresh.values(), rows.values()), console)
     vain = tuple(_in_vain(request, options, tuple(fresh.values())))
     for sentence in vain:
         console.print(sentence, style="bold")
-    return (1 if vain else code), request.folder
+    return 1 if vain else code
 
 
 def _in_vain(request: _Request, options: Options, rows: Sequence[store.Row]) -> Iterator[str]:
