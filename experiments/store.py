@@ -280,7 +280,7 @@ def append_row(folder: Path, entry: Row) -> None:
     """Add one row as one line, starting a new line if the one before was cut short."""
     path = folder / OUTCOMES_FILE
     line = json.dumps(dataclasses.asdict(entry)) + "\n"
-    with path.open("ab+") as file:
+    with _named(path), path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # `deploy` and a run may add at the same time
         file.seek(0, os.SEEK_END)
         if file.tell() and not _ends_with_newline(path):
@@ -296,7 +296,7 @@ def write_json(path: Path, value: object) -> None:
 def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, object]]) -> None:
     """Write a CSV file by rename; unknown values are empty."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("w", newline="", encoding="utf-8") as file:
+    with _named(path), scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, header, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(lines)
@@ -306,8 +306,19 @@ def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, 
 def write_text(path: Path, text: str) -> None:
     """Write a file by rename, so that nobody reads half of it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
+    with _named(path):
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in what is raised when a disk is full: writing, unlike opening, tells none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _ends_with_newline(path: Path) -> bool:

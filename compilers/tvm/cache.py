@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from compilers.adapter import PassingError
 from compilers.tvm.tiles import TileConfig
 
 ENVIRONMENT: Final = "EDGEFRONTIER_CACHE"
@@ -65,12 +66,18 @@ class TileCache:
         """Write the decision by rename.
 
         Raises:
-            OSError: the cache folder cannot be written.
+            PassingError: the cache folder cannot be written, which says nothing about the graph.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         scratch = self._folder / f".{key}.{os.getpid()}"
-        scratch.write_text(json.dumps(_entry(decision), indent=1), encoding="utf-8")
-        scratch.replace(self._path(key))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            scratch.write_text(json.dumps(_entry(decision), indent=1), encoding="utf-8")
+            scratch.replace(self._path(key))
+        except OSError as error:
+            raise PassingError(
+                f"the tile cache {self._folder} cannot be written ({error.strerror}); set {ENVIRONMENT} to another "
+                "folder"
+            ) from error
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"

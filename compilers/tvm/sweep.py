@@ -22,7 +22,7 @@ import tvm_ffi
 
 from compilers.adapter import CompilerError
 from compilers.tvm.blocks import UnscheduledError
-from compilers.tvm.cache import ENVIRONMENT, Build, Decision, TileCache
+from compilers.tvm.cache import Build, Decision, TileCache
 from compilers.tvm.library import NO_ASSERTS
 from compilers.tvm.schedule import analyse, schedule
 from compilers.tvm.targets import reference_target, registers_of
@@ -72,7 +72,7 @@ class Sweep:
         unknown = {name: func for name, func in functions.items() if keys[name] not in known}
         for name, decision in self._search(unknown, calls).items():
             known[keys[name]] = decision
-            self._remember(keys[name], decision)
+            self.cache.put(keys[name], decision)
         return {name: known[key] for name, key in keys.items()}
 
     def faster(self, func: Any, decided: Decision, other: Any) -> Decision:  # noqa: ANN401
@@ -87,14 +87,6 @@ class Sweep:
             for _, kernel in build_each({"": scheduled}, self.target):
                 trial.measure(kernel, scheduled, build, config)
         return trial.decision("")
-
-    def _remember(self, key: str, decision: Decision) -> None:
-        try:
-            self.cache.put(key, decision)
-        except OSError as error:
-            raise CompilerError(
-                f"the tile cache cannot be written ({error}); set {ENVIRONMENT} to a folder that can"
-            ) from error
 
     def _search(self, functions: Mapping[str, Any], calls: Mapping[str, int]) -> dict[str, Decision]:
         static = {name: func for name, func in functions.items() if _is_static(func)}

@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from compilers.adapter import CompilerError
 from compilers.tvm import foreign
 from compilers.tvm.remote import connect, kernel_times_s
 from compilers.tvm.schedule import schedule
@@ -47,10 +46,7 @@ def decide(
     unknown = {name: func for name, func in functions.items() if keys[name] not in known}
     for name, decision in _measured(unknown, target, address, threads=threads).items():
         known[keys[name]] = decision
-        try:
-            cache.put(keys[name], decision)
-        except OSError as error:
-            raise CompilerError(f"the tile cache cannot be written: {error}") from error
+        cache.put(keys[name], decision)
     return {name: known[key] for name, key in keys.items()}
 
 

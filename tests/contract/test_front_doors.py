@@ -39,3 +39,15 @@ def test_packages_use_each_other_by_the_front_door() -> None:
         if module.split(".")[0] in PACKAGES and module.split(".")[0] != package and module not in DOORS
     ]
     assert offences == []
+
+
+def test_what_is_measured_uses_clocks_that_never_go_back() -> None:
+    """The clock of the day may be set while something is timed; it is for the log of `guard` alone."""
+    wall = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.time", "time.time_ns", "datetime.now"}
+    ]
+    assert wall == ["experiments/guard_job.py"]

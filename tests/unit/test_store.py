@@ -5,14 +5,11 @@ import multiprocessing
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from experiments.store import OUTCOMES_FILE, Row, StoreError, alone_in, append_row, open_run, read_rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from experiments.store import OUTCOMES_FILE, Row, StoreError, alone_in, append_row, open_run, read_rows, write_json
 
 ROW = Row(
     key="k1",
@@ -93,6 +90,15 @@ def test_a_second_run_says_who_works_there_and_waits(tmp_path: Path) -> None:
     assert order == ["first", "second"]
     assert len(told) == 1
     assert f"process {os.getpid()} works in {tmp_path}" in told[0]
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
+    for name in (OUTCOMES_FILE, f".environment.json.{os.getpid()}"):
+        (tmp_path / name).symlink_to("/dev/full")
+    for write in (lambda: append_row(tmp_path, ROW), lambda: write_json(tmp_path / "environment.json", ["x"])):
+        with pytest.raises(OSError, match="No space left") as full:
+            write()
+        assert Path(full.value.filename).parent == tmp_path
 
 
 def test_a_folder_that_cannot_be_made_names_the_way_out(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compilers import PassingError
 from compilers.tvm.cache import Decision, TileCache, cache_root
 from compilers.tvm.tiles import Nest, Registers, TileConfig, blocked, candidates, refusal, uneven
 
@@ -131,6 +132,12 @@ def test_the_users_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (tmp_path / "tvm" / "1.0+ab_c-cpu" / "k.json").exists()
     monkeypatch.delenv("EDGEFRONTIER_CACHE")
     assert cache_root().parts[-2:] == (".cache", "edgefrontier")
+
+
+def test_a_cache_that_cannot_be_written_is_no_word_on_the_graph(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PassingError, match="set EDGEFRONTIER_CACHE to another folder"):
+        TileCache(tmp_path / "file" / "below").put("k", Decision(build="flat"))
 
 
 @given(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 260)), st.tuples(*[st.integers(1, 300)] * 3))
