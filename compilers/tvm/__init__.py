@@ -36,6 +36,7 @@ import importlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from compilers import child
@@ -58,7 +59,6 @@ from partition import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from typing import Any
 
     import numpy as np
@@ -152,6 +152,8 @@ class TvmCompiler(Compiler):
         candidates = positive_int(options["sweep"], "option sweep")
         trials = 0 if options["tune"] == "0" else positive_int(options["tune"], "option tune")
 
+        if child.serving:
+            _import_with(TVM_DEVICE_BACKEND_AUTOLOAD="0")  # without what it has for GPUs
         from compilers.tvm import foreign, library, pipeline, runtime, targets
         from compilers.tvm.check import check_model
 
@@ -285,7 +287,7 @@ class TvmCompiler(Compiler):
             return super().load(artefact)  # another machine's GPU: says that it cannot run here
 
         if child.serving and artefact.main_file.suffix == ".so":
-            _import_runtime()
+            _import_with(TVM_USE_RUNTIME_LIB="1")  # without its compiler, which is most of the import
         from compilers.tvm import runtime
 
         runtime.use_threads(int(artefact.fact("threads")))
@@ -313,15 +315,22 @@ class TvmCompiler(Compiler):
         return Placement(**json.loads(text))
 
 
-def _import_runtime() -> None:
-    """Import TVM without its compiler, which is most of the import, in a process that only runs an artefact."""
+def _import_with(**settings: str) -> None:
+    """Import less of TVM than `import tvm` does, in a process that does one thing, by environment variables of its own.
+
+    Either leaves out the library of sorting and random numbers.
+    """
     if "tvm" in sys.modules:
         return
-    os.environ["TVM_USE_RUNTIME_LIB"] = "1"
+    os.environ.update(settings)
     try:
-        importlib.import_module("tvm")
+        base = importlib.import_module("tvm.base")
+        libinfo = importlib.import_module("tvm_ffi.libinfo")
     finally:
-        del os.environ["TVM_USE_RUNTIME_LIB"]
+        for name in settings:
+            del os.environ[name]
+    folder = Path(base._LOADED_LIBS["tvm_runtime"]._name).resolve().parent  # noqa: SLF001 - as TVM does it
+    libinfo.load_lib_ctypes("tvm", "tvm_runtime_extra", "RTLD_LOCAL", extra_lib_paths=[folder])
 
 
 def _no_target(device: Device, processor: str) -> str | None:

@@ -219,6 +219,18 @@ def test_a_child_that_only_runs_imports_no_compiler(tmp_path: Path, cache: Path)
         np.testing.assert_array_equal(values, whole[name])
 
 
+def test_a_child_that_only_runs_can_sort(tmp_path: Path, cache: Path) -> None:
+    """TVM calls a library for it, which neither its runtime alone nor its compiler without GPUs loads."""
+    nodes = [helper.make_node("TopK", ["x", "k"], ["v", "i"]), helper.make_node("Neg", ["v"], ["y"])]
+    graph = model(nodes, [3, 40], k=np.array([5], np.int64))
+    artefact = compile_segment(segment(graph, sweep="1"), tmp_path, LIMITS)
+    feed = random_inputs(graph, 0)
+    outputs, alone = in_child(run_alone, artefact, feed, limits=LIMITS)
+    assert alone
+    (values,) = outputs.values()
+    np.testing.assert_array_equal(-values, np.sort(feed["x"], axis=1)[:, :-6:-1])
+
+
 def run_alone(artefact: Artefact, feed: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], bool]:
     with TVM.load(artefact) as session:
         outputs = session.run(feed)
