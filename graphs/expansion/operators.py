@@ -136,6 +136,38 @@ def conv_transpose(parts: Parts) -> list[str]:
     ]  # fmt: skip
 
 
+def col2im(parts: Parts) -> list[str]:
+    """Gather, for each element of the image, what the blocks have for it, and sum that."""
+    image = [int(size) for size in parts.known(1, "image's shape")]
+    block = [int(size) for size in parts.known(2, "block's shape")]
+    batch, rows, columns = parts.shape(0)
+    taps = math.prod(block)
+    channels = rows // taps
+    filled = parts("Concat", parts.reshape(parts.input(0), batch, channels, taps * columns),
+                   np.zeros((batch, channels, 1), parts.dtype(0)), axis=2)  # fmt: skip
+    source = _sources(parts, image, block, nothing=taps * columns)
+    gathered = parts.reshape(parts("Gather", filled, source, axis=2), batch, channels, *image, taps)
+    return [parts.reduce("ReduceSum", gathered, [len(image) + 2], keepdims=False)]
+
+
+def _sources(parts: Parts, image: list[int], block: list[int], *, nothing: int) -> Array:
+    """Return the flat (tap, column) that each tap of each element of an image is found at, or `nothing`."""
+    rank = len(image)
+    ones, column, tap, inside = [1] * rank, np.zeros((), np.int64), np.zeros((), np.int64), np.ones((), np.bool_)
+    strides, dilations = parts.attr("strides", ones), parts.attr("dilations", ones)
+    pads = parts.attr("pads", [0] * 2 * rank)
+    for axis, (size, extent) in enumerate(zip(image, block, strict=True)):
+        count = (size + pads[axis] + pads[axis + rank] - dilations[axis] * (extent - 1) - 1) // strides[axis] + 1
+        at = np.arange(size)[:, None] + pads[axis] - np.arange(extent) * dilations[axis]
+        step, rest = np.divmod(at, strides[axis])
+        along = [size if i == axis else extent if i == axis + rank else 1 for i in range(2 * rank)]
+        inside = inside & ((rest == 0) & (step >= 0) & (step < count)).reshape(along)
+        column = column * count + step.reshape(along)
+        tap = tap * extent + np.broadcast_to(np.arange(extent), at.shape).reshape(along)
+    flat: Array = np.where(inside, tap * (nothing // math.prod(block)) + column, nothing)
+    return flat.reshape(-1)
+
+
 def lp_normalization(parts: Parts) -> list[str]:
     """Divide by the norm along an axis; all zeros stay."""
     x, axis, dtype = parts.input(0), parts.attr("axis", -1) % len(parts.shape(0)), parts.dtype(0)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MICROSOFT: Final = "com.microsoft"
 
 RULES: Final[Mapping[tuple[str, str], Rule]] = {
+    ("", "Col2Im"): operators.col2im,
     ("", "ConvTranspose"): operators.conv_transpose,
     ("", "DFT"): operators.dft,
     ("", "Dropout"): operators.dropout,

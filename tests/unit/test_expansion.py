@@ -112,7 +112,7 @@ SUITE = (
     "reversesequence", "reduce_max", "reduce_min", "resize", "upsample", "spacetodepth", "convtranspose", "dft",
     "stft", "l1normalization", "l2normalization", "lpnorm", "dropout", "training_dropout", "celu",
     "layer_normalization_2d", "group_normalization", "attention_4d_gqa", "rotary", "swish", "nllloss_NC",
-    "center_crop", "hann", "blackman", "hamming",
+    "center_crop", "hann", "blackman", "hamming", "col2im",
 )  # fmt: skip
 # ONNX Runtime, which runs the result here, differs from ONNX there.
 DIFFERENT = {"test_resize_downsample_scales_linear_align_corners", "test_resize_downsample_scales_cubic_align_corners"}
@@ -372,3 +372,16 @@ def test_quantised_operators_become_pairs_around_float_ones() -> None:
         found.graph.constant(name) for name, spec in found.graph.initializers().items() if spec.shape == (4, 4, 3, 3)
     ]
     assert [array.dtype for array in weights] == [np.int8]
+
+
+@pytest.mark.parametrize("attributes", [{}, {"strides": [2, 3], "pads": [1, 0, 2, 1]}, {"dilations": [2, 1]}])
+def test_columns_become_an_image_by_gathering(attributes: dict[str, list[int]]) -> None:
+    image, block = (7, 8), (2, 3)
+    strides, dilations = attributes.get("strides", [1, 1]), attributes.get("dilations", [1, 1])
+    pads = attributes.get("pads", [0] * 4)
+    counts = [
+        (image[i] + pads[i] + pads[i + 2] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(2)
+    ]
+    constants = {"image": np.array(image, np.int64), "block": np.array(block, np.int64)}
+    node = helper.make_node("Col2Im", ["x", "image", "block"], ["y"], **attributes)
+    without(model([node], {"x": [2, 3 * 6, counts[0] * counts[1]]}, constants), "Col2Im")
