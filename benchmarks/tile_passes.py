@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from partition.tile import npu_machine
 from partition.tile.stages import MATRIX, VECTOR, works_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from compilers import Trace
@@ -199,35 +200,45 @@ _OPERATIONS: Final = {
 
 def passes(path: Path, build: Path) -> None:
     """Compile what is not there yet, and print figures and errors."""
-    done = {(row["kind"], row["prec"], row["graph"]) for row in read(path)}
+    known = {(row["kind"], row["prec"], row["graph"]): row for row in read(path)}
+    samples = []
     with path.open("a", encoding="utf-8") as out:
-        for kind, precisions, unit, make, sizes in KINDS:
-            for precision in precisions:
-                for c, s in sizes:
-                    title = f"{_title(make)} {c}x{s}"
-                    if (kind, precision, title) not in done:
-                        row = _row(kind, precision, unit, make(c, s), build)
-                        out.write(json.dumps({"kind": kind, "prec": precision, "graph": title} | row) + "\n")
-                        out.flush()
-    _fit([row for row in read(path) if "error" not in row])
+        for kind, precision, unit, title, graph in _cases():
+            row = known.get((kind, precision, title))
+            if row is None:
+                row = {
+                    "kind": kind,
+                    "prec": precision,
+                    "graph": title,
+                    **_simulated(kind, precision, unit, graph, build),
+                }
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+            if "error" not in row:
+                samples.append(row | _modelled(kind, precision, unit, graph))
+    _fit(samples)
+
+
+def _cases() -> Iterator[tuple[str, str, str, str, Graph]]:
+    for kind, precisions, unit, make, sizes in KINDS:
+        for precision, (channels, size) in itertools.product(precisions, sizes):
+            yield kind, precision, unit, f"{_title(make)} {channels}x{size}", make(channels, size)
 
 
 def _title(make: Callable[[int, int], Graph]) -> str:
     return f"{make.func.__name__}{make.args}" if isinstance(make, functools.partial) else getattr(make, "__name__", "")
 
 
-def _row(kind: str, precision: str, unit: str, graph: Graph, build: Path) -> dict[str, Any]:
+def _simulated(kind: str, precision: str, unit: str, graph: Graph, build: Path) -> dict[str, Any]:
     from compilers import CompilerError
 
     try:
-        trace = _trace(graph, precision, build)
-        cycles = _busy(trace, kind, unit)
+        cycles = _busy(_trace(graph, precision, build), kind, unit)
         if kind.startswith("fused"):
             cycles -= _busy(_trace(_without(graph), precision, build), kind, unit)
     except CompilerError as error:
         return {"error": str(error)}
-    tiles, nbytes, compute = _modelled(kind, precision, unit, graph)
-    return {"cycles": cycles, "tiles": tiles, "nbytes": nbytes, "compute": compute}
+    return {"cycles": cycles}
 
 
 def _trace(graph: Graph, precision: str, build: Path) -> Trace:
@@ -264,7 +275,7 @@ def _busy(trace: Trace, kind: str, unit: str) -> int:
     return sum(event.cycles for event in events if trace.names.get(event.node, "").startswith(NAME))
 
 
-def _modelled(kind: str, precision: str, unit: str, graph: Graph) -> tuple[int, float, float]:
+def _modelled(kind: str, precision: str, unit: str, graph: Graph) -> dict[str, float]:
     """Return the model's tiles and bytes of the pass, and what the matrix unit computes."""
     machine = npu_machine(load_device(DEVICE), precision)
     rest = dict.fromkeys(dict(machine.passes), 0.0)
@@ -272,7 +283,7 @@ def _modelled(kind: str, precision: str, unit: str, graph: Graph) -> tuple[int, 
     per_byte = _totals(dataclasses.replace(bare, passes=tuple((rest | {kind: 1.0}).items())), unit, graph)
     none = _totals(dataclasses.replace(bare, passes=tuple(rest.items())), unit, graph)
     starts = dataclasses.replace(bare, pass_start_cycles=1.0, matrix_start_cycles=1.0, passes=tuple(rest.items()))
-    return round(_totals(starts, unit, graph) - none), per_byte - none, none
+    return {"tiles": round(_totals(starts, unit, graph) - none), "nbytes": per_byte - none, "compute": none}
 
 
 def _totals(machine: NpuMachine, unit: str, graph: Graph) -> float:

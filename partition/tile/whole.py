@@ -7,7 +7,7 @@ one whose next reader is farthest goes to DRAM, in part if that is enough, and w
 
 So a smaller memory costs transfers and overlap: weights are brought in ahead as far as the memory holds what the
 operators before still need, and an operator whose tensors do not fit beside each other goes through in groups of bands.
-No figure is fitted to whole models.
+No rate is fitted to whole models; which part of the memory such an operator has was chosen with them (`_CHAIN_PARTS`).
 """
 
 from __future__ import annotations

