@@ -10,9 +10,12 @@ Shape of a scheduled function:
 
 from __future__ import annotations
 
-from typing import Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import tvm
+import tvm_ffi
+from tvm import tirx
 from tvm.s_tir.schedule import ScheduleError
 
 from compilers.tvm.blocks import (
@@ -26,6 +29,9 @@ from compilers.tvm.blocks import (
     sizes,
     spread,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LANES: Final = (16, 8, 4)
 
@@ -53,14 +59,37 @@ def schedule(func: Any, *, threads: int) -> Any:  # noqa: ANN401
     Raises:
         UnscheduledError: TVM refuses a step for this function.
     """
-    owner, sch, blocks = opened(func)
+    restarted = _finite(func)
+    owner, sch, blocks = opened(restarted)
     assert owner is not None, "it keeps the caller's function as it is"
     rows = len(_rows(sch, next(block for block in blocks if is_reduction(sch, block))))
     try:
         _schedule(sch, blocks, rows, threads=threads)
     except ScheduleError as error:
         raise UnscheduledError(first_line(error)) from error
-    return private_like(func, sch.mod["main"])
+    scheduled = sch.mod["main"]
+    return private_like(func, scheduled if restarted.same_as(func) else _infinite(scheduled))
+
+
+def _finite(func: Any) -> Any:  # noqa: ANN401
+    """Start reductions that start from an infinity (`extremes`) as TVM's own do, the only ones that it splits."""
+    return _restarted(func, lambda start, least, most: {-math.inf: least, math.inf: most}.get(start))
+
+
+def _infinite(func: Any) -> Any:  # noqa: ANN401
+    """Undo that in the parts: of the largest and the smallest the infinities are the neutral elements."""
+    return _restarted(func, lambda start, least, most: {least: -math.inf, most: math.inf}.get(start))
+
+
+def _restarted(func: Any, other: Callable[[float, float, float], float | None]) -> Any:  # noqa: ANN401
+    def store(node: Any) -> Any:  # noqa: ANN401
+        if not isinstance(node.value, tirx.FloatImm):
+            return node
+        dtype = str(node.value.ty.dtype)
+        start = other(float(node.value.value), float(tirx.min_value(dtype).value), float(tirx.max_value(dtype).value))
+        return node if start is None else tirx.BufferStore(node.buffer, tirx.const(start, dtype), node.indices)
+
+    return tvm_ffi.structural_map(func, [(tirx.BufferStore, store)])
 
 
 def _schedule(sch: Any, blocks: list[Any], rows: int, *, threads: int) -> None:  # noqa: ANN401
@@ -91,7 +120,7 @@ def _partial(sch: Any, reduction: Any) -> Any | None:  # noqa: ANN401
     _, element = sch.split(loop, [None, lanes])
     try:
         return sch.rfactor(element, len(sch.get(reduction).writes[0].source.shape))
-    except ScheduleError:  # TVM splits only reductions that start as its own do, not one from an infinity (`extremes`)
+    except ScheduleError:  # TVM splits only reductions that it knows
         return None
 
 

@@ -196,4 +196,4 @@ def _as_decided(functions: Mapping[str, Any], decisions: Mapping[str, Decision],
 # ten times the cost of 16 tiles.
 _WIDE: Final = 16
 # Of schedule.py, by_rows.py and tiles.py: raise it when the same TileConfig, or none, comes to mean other code.
-_SCHEDULE: Final = 6
+_SCHEDULE: Final = 7
