@@ -28,7 +28,7 @@ def rate_sentences(best: Run, runs: Sequence[Run], device: Device, conditions: C
     for processor in dict.fromkeys(run.row.processor for run in whole):
         rival = min((run for run in whole if run.row.processor == processor), key=_latency)
         machines = [conditions.applied(assemble(device, run.row).machine) for run in (best, rival)]
-        found = break_even_per_s(machines[0], machines[1], seed)
+        found = break_even_per_s(machines[0], machines[1], conditions, seed)
         if found is None:
             continue
         rate, best_is_ahead = found
@@ -39,7 +39,7 @@ def rate_sentences(best: Run, runs: Sequence[Run], device: Device, conditions: C
         )
 
 
-def break_even_per_s(first: Machine, second: Machine, seed: int) -> tuple[float, bool] | None:
+def break_even_per_s(first: Machine, second: Machine, conditions: Conditions, seed: int) -> tuple[float, bool] | None:
     """Return the Poisson rate at which the mean latencies cross, and whether `first` is ahead above it.
 
     None where one is ahead at both ends.
@@ -49,22 +49,26 @@ def break_even_per_s(first: Machine, second: Machine, seed: int) -> tuple[float,
     high = _BUSIEST_SHARE / max(machine.whole_cost().latency_s() for machine in (first, second))
     if high <= low:
         return None
-    at_low = _ahead(first, second, low, seed)
-    if at_low == _ahead(first, second, high, seed):
+    at_low = _ahead(first, second, low, conditions, seed)
+    if at_low == _ahead(first, second, high, conditions, seed):
         return None
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
-        if _ahead(first, second, middle, seed) == at_low:
+        if _ahead(first, second, middle, conditions, seed) == at_low:
             low = middle
         else:
             high = middle
     return math.sqrt(low * high), not at_low
 
 
-def _ahead(first: Machine, second: Machine, rate_per_s: float, seed: int) -> bool:
+def _ahead(first: Machine, second: Machine, rate_per_s: float, conditions: Conditions, seed: int) -> bool:
     horizon_s = _REQUESTS / rate_per_s
     trace = poisson(rate_per_s, horizon_s, seed)
-    means = [simulate(machine, trace, horizon_s=horizon_s, seed=seed).mean_s() for machine in (first, second)]
+    around = conditions.surroundings(horizon_s)
+    means = [
+        simulate(machine, trace, horizon_s=horizon_s, surroundings=around, seed=seed).mean_s()
+        for machine in (first, second)
+    ]
     return (means[0] or math.inf) < (means[1] or math.inf)
 
 

@@ -16,7 +16,17 @@ from experiments.advice.job import _graph
 from experiments.advice.rates import break_even_per_s, rate_sentences
 from experiments.advice.tree import Leaf, cross_validated, decide, describe, learn
 from experiments.advise import main
-from experiments.evaluator.dynamics import Conditions, Cost, Machine, RcChain, Trace, poisson, simulate
+from experiments.evaluator.dynamics import (
+    Conditions,
+    Cost,
+    Machine,
+    Point,
+    RcChain,
+    Trace,
+    TripPoint,
+    poisson,
+    simulate,
+)
 from experiments.evaluator.dynamics.assemble import DynamicsError, assemble
 from experiments.plans import write_plan
 from experiments.scenarios.power_states import cpu_machine, npu_machine
@@ -144,13 +154,21 @@ def test_the_graph_of_a_finished_run_is_found_in_its_plans(tmp_path: Path) -> No
 
 def test_the_break_even_rate_is_that_of_r14_whichever_comes_first() -> None:
     npu, cpu = npu_machine(), cpu_machine()
-    found, turned = break_even_per_s(npu, cpu, 0), break_even_per_s(cpu, npu, 0)
+    found, turned = (break_even_per_s(*pair, Conditions(), 0) for pair in ((npu, cpu), (cpu, npu)))
     assert found is not None
     assert turned is not None
     assert (found[1], turned[1]) == (True, False)  # the NPU wins above: below it keeps waking up
     assert found[0] == turned[0] == pytest.approx(0.79, rel=0.15)  # the study's, by four hours of requests
     half = dataclasses.replace(cpu, cost=Cost(compute_s=0.4))
-    assert break_even_per_s(half, cpu, 0) is None
+    assert break_even_per_s(half, cpu, Conditions(), 0) is None
+
+
+def test_the_break_even_rate_is_that_of_the_air_asked_for() -> None:
+    points = (Point(clock_ratio=1.0, supply_ratio=1.0), Point(clock_ratio=0.5, supply_ratio=0.8))
+    npu = dataclasses.replace(npu_machine(), trips=(TripPoint(node=0, at_c=60.0),), points=points)
+    assert break_even_per_s(npu, cpu_machine(), Conditions(), 0) is not None
+    hot = Conditions(ambient_c=(70.0, 70.0))  # its clock is held back all the time, so it never gets ahead
+    assert break_even_per_s(npu, cpu_machine(), hot, 0) is None
 
 
 def test_the_rate_from_which_another_processor_wins_is_told() -> None:
