@@ -169,7 +169,7 @@ def _check(options: Options) -> _Request:
         plans = tuple(_fitting(read_plan(path), path, graph, devices) for path in options.plans)
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
-    except (DeviceError, GraphError, PlanError, CalibrationFileError, UnknownBackendError, store.StoreError) as error:
+    except (DeviceError, GraphError, PlanError, CalibrationFileError, UnknownBackendError) as error:
         raise UserError(str(error)) from error
     return _Request(
         graph=graph,

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers import get_compiler
+from experiments.arguments import UserError
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _DEPLOYED: Final = "deployed-"
 _LOG_CHARS: Final = 4000
 
 
-class StoreError(OSError):
+class StoreError(UserError):
     """The results folder cannot be used; the message says why and names the way out."""
 
 

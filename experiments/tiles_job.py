@@ -150,7 +150,7 @@ def _check(options: Options) -> _Request:
         name = "operators" if graph is None else graph.name
         folder = options.out / f"tiles-{name}-{Path(options.gpu).stem}-{Path(options.npu).stem}-{npu_precision}"
         store.open_run(folder)
-    except (DeviceError, GraphError, TileError, store.StoreError) as error:
+    except (DeviceError, GraphError, TileError) as error:
         raise UserError(str(error)) from error
     return _Request(
         name=name, graph=graph, layers=_distinct(found), refused=dict(refused), npu=npu, gpu=gpu, folder=folder

@@ -157,7 +157,6 @@ def check(options: Options) -> Request:
         DeviceError,
         GraphError,
         CalibrationFileError,
-        store.StoreError,
         CostError,
         ProblemError,
         UnknownBackendError,

@@ -12,6 +12,7 @@ import pytest
 
 from compilers import get_compiler
 from experiments.arguments import UserError, exit_code
+from experiments.store import StoreError
 
 
 def ending(error: BaseException) -> int:
@@ -29,6 +30,9 @@ def ending(error: BaseException) -> int:
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), 1,
          "error: a/b cannot be used (No space left on device)\n"),
         (PermissionError(errno.EACCES, "Permission denied"), 1, "error: the disk cannot be used (Permission denied)\n"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a"), 1, "error: a cannot be used (Not a directory)\n"),
+        (FileExistsError(errno.EEXIST, "File exists", "a"), 1, "error: a cannot be used (File exists)\n"),
+        (StoreError("choose another with --out"), 2, "error: choose another with --out\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )  # fmt: skip
