@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+# ONNX Runtime's choice: from coordinates in float32, and within this of a half it is one. In exact arithmetic a row of 7
+# made one has its centre at 3, in float32 just below, and `floor` takes another element.
+_HALF: Final = 1e-6
 _NEAREST: Final[dict[str, Callable[[Array], Array]]] = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda x: np.floor(x) + (x - np.floor(x) > 0.5 + _HALF),
+    "round_prefer_ceil": lambda x: np.floor(x) + (x - np.floor(x) >= 0.5 - _HALF),
     "floor": np.floor,
     "ceil": np.ceil,
 }
@@ -32,9 +35,9 @@ class _Axis:
     start: float = 0.0
     end: float = 1.0
 
-    def coordinates(self, mode: str) -> Array:
-        """Return where each index of the result lies in the input."""
-        index, n = np.arange(self.after, dtype=np.float64), self.before
+    def coordinates(self, mode: str, dtype: type[np.floating[Any]] = np.float64) -> Array:
+        """Return where each index of the result lies in the input, computed in `dtype`."""
+        index, n = np.arange(self.after, dtype=dtype), self.before
         half = (index + 0.5) / self.scale - 0.5
         if mode == "asymmetric":
             return index / self.scale
@@ -100,14 +103,14 @@ def _resized(parts: Parts, axes: dict[int, _Axis], mode: str, nearest: str) -> l
         raise Impossible(f"interpolation of {dtype} is not handled")
     outside = np.zeros([1] * rank, np.bool_)
     for index, axis in axes.items():
-        where = axis.coordinates(mode)
+        where = axis.coordinates(mode, np.float32 if kind == "nearest" else np.float64)
         if mode == "tf_crop_and_resize":
             beyond = (where < 0) | (where > axis.before - 1)
             outside = outside | beyond.reshape([-1 if i == index else 1 for i in range(rank)])
         elif axis.before == axis.after and axis.scale == 1:
             continue
         if kind == "nearest":
-            chosen = np.clip(_NEAREST[nearest](where), 0, axis.before - 1).astype(np.int64)
+            chosen = np.clip(_NEAREST[nearest](where.astype(np.float64)), 0, axis.before - 1).astype(np.int64)
             value = parts("Gather", value, chosen, axis=index)
         else:
             value = _product(parts, value, _matrix(parts, axis, where, kind).astype(dtype), index, rank)

@@ -307,6 +307,17 @@ def test_a_resize_is_gathers_and_products(data: st.DataObject) -> None:
     without(graph, "Resize")
 
 
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+@pytest.mark.parametrize("nearest", ["floor", "ceil", "round_prefer_ceil", "round_prefer_floor"])
+@pytest.mark.parametrize(("before", "after"), [(7, 1), (14, 1), (7, 2), (14, 19), (23, 14), (36, 21), (28, 8), (9, 21)])
+def test_the_nearest_element_is_the_one_that_rounding_in_float32_gives(
+    coordinates: str, nearest: str, before: int, after: int
+) -> None:
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    node = helper.make_node("Resize", ["x", "", "", "s"], ["y"], **attributes)
+    without(model([node], {"x": [1, before]}, {"s": np.array([1, after])}), "Resize")
+
+
 # ---- operators of ONNX Runtime
 
 
