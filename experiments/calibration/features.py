@@ -100,7 +100,7 @@ class FeatureStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known = {s.key: s for s in read_simulations(path)} if _finished_bytes(path) else {}
-        if self._known:
+        if self._known and _columns(path) != _HEADER:
             write_simulations(self._known.values(), path)  # lines to come have all columns
 
     def get(self, key: str) -> Simulation | None:
@@ -128,6 +128,11 @@ def _finished_bytes(path: Path) -> int:
     if finished < path.stat().st_size:
         os.truncate(path, finished)
     return finished
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(next(csv.reader(file), ()))
 
 
 def read_simulations(path: Path) -> tuple[Simulation, ...]:

@@ -36,10 +36,10 @@ def run(options: Options, argv: list[str]) -> int:
     backends = dict.fromkeys(place.backend for place in request.places if place.backend)
     about = environment(argv, tuple(backends))
     command = ["python", "-m", "experiments.splits", *argv]
-    store.write_json(request.folder / "environment.json", {**about, "command": command})
     report.announce(request, console)
     try:
         with store.alone_in(request.folder, _teller(console)):
+            store.write_json(request.folder / "environment.json", {**about, "command": command})
             return _steps(request, console)
     except KeyboardInterrupt:
         cancel_children()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,6 +80,14 @@ def test_what_may_pass_is_told_and_asked_again(
         found = simulate(subject(), {"fp16": relu}, {"snpe": [8]}, store, tmp_path, Limits())
         assert [one.refusal for one in found] == [error.reason]
     assert calls == asked
+
+
+def test_a_file_with_all_columns_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    FeatureStore(path).add(ONE)
+    os.utime(path, (1.0, 1.0))
+    assert FeatureStore(path).get(ONE.key) == ONE
+    assert path.stat().st_mtime == 1.0  # else a line that another process adds meanwhile is lost
 
 
 def test_an_older_file_has_8_mb_and_takes_new_lines(tmp_path: Path) -> None:
