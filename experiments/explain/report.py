@@ -10,7 +10,7 @@ from experiments import store
 from experiments.console import plain_table
 from experiments.explain.boundary import boundary_s, extra_dispatch_s, moved_in, moved_out
 from experiments.plans import write_plan
-from experiments.units import interval, seconds, significant, size
+from experiments.units import counted, interval, seconds, significant, size
 from graphs import save
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def print_report(explained: Explained, console: Console) -> None:
     request, settled = explained.request, explained.settled
     console.print(
         f"{request.graph.name} on {request.device.title}, {request.backend} {request.precision}: "
-        f"{_count(len(request.graph.nodes()) - len(settled.refused), 'node')} on the {request.processor}, "
+        f"{counted(len(request.graph.nodes()) - len(settled.refused), 'node')} on the {request.processor}, "
         f"{len(settled.refused)} refused",
     )
     headings = ("segment", "node", "operator", "unit", "cause", "reason", "in", "out", "time", "suggestion")
@@ -150,7 +150,7 @@ def _parts_against_whole(explained: Explained) -> Iterator[str]:
     if len(parts) < len(settled.artefacts):
         return
     dispatch = extra_dispatch_s(request.device.processor(request.processor).dispatch_s, len(parts))
-    calls = f"; {_count(len(parts) - 1, 'more call')} of it than one cost {seconds(dispatch)} (device file)"
+    calls = f"; {counted(len(parts) - 1, 'more call')} of it than one cost {seconds(dispatch)} (device file)"
     yield f"{len(parts)} accelerator parts take {seconds(sum(parts))} (simulated){calls if dispatch else ''}"
     whole = explained.whole
     if whole is not None and len(whole.artefacts) == 1 == len(whole.runs):
@@ -171,8 +171,8 @@ def _proven(explained: Explained) -> str:
 
 def _offer(explained: Explained, suggestion: Suggestion) -> str:
     after = suggestion.settled
-    parts = _count(len(after.artefacts), "accelerator part")
-    left = _count(len(after.refused), "refused node")
+    parts = counted(len(after.artefacts), "accelerator part")
+    left = counted(len(after.refused), "refused node")
     text = f"{suggestion.text}; every output bit identical (both were run); {parts} and {left}"
     if len(after.artefacts) == 1 == len(after.runs):
         found = simulated_s(explained.request, after.artefacts[0])
@@ -244,7 +244,3 @@ def _segment(explained: Explained, index: int, run: Run) -> dict[str, Any]:
         "nodes": run.nodes,
         "simulated_s": artefact and simulated_s(explained.request, artefact),
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

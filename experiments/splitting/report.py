@@ -11,7 +11,7 @@ from experiments.mixing import decibels
 from experiments.model import about
 from experiments.split_costs import handed_over, is_int8, moved_bytes
 from experiments.table import source_text
-from experiments.units import joules, ratio_db, seconds, significant, size, watts
+from experiments.units import counted, joules, ratio_db, seconds, significant, size, watts
 from graphs import unused_inputs
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def print_found(request: Request, found: Found, console: Console) -> None:
 
 def proof(found: Found) -> str:
     """Say in one or two sentences how far the frontier can be from the optimum, and of what."""
-    plans = f"{len(found.solutions)} plan{'s' if len(found.solutions) != 1 else ''}"
+    plans = counted(len(found.solutions), "plan")
     exact = "exact" if found.gap_ratio == 0 else f"proved within {found.gap_ratio:.2%} in every objective"
     lines = [f"{plans}, {exact} in: {found.space} ({significant(found.seconds)} s)."]
     if found.lazy is None:
