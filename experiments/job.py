@@ -140,9 +140,11 @@ def _in_vain(request: _Request, options: Options, rows: Sequence[store.Row]) -> 
     """Name what was asked for by name and came to nothing, whatever else did."""
     done = [row for row in rows if row.status != "failed"]
     for backend in dict.fromkeys(name for name, _ in options.options):
-        given = ", ".join("=".join(option) for name, option in options.options if name == backend)
-        if not any(backend in row.backend.split("+") for row in done):
-            yield f"nothing came of {backend} with {given}; the reasons are above"
+        asked = dict(option for name, option in options.options if name == backend)  # the last one counts
+        given = [f"{key}={value}" for key, value in asked.items()]
+        # The splits that the search proposes have no options, so a row of the backend alone says nothing.
+        if not any(backend in row.backend.split("+") and all(one in row.options for one in given) for row in done):
+            yield f"nothing came of {backend} with {', '.join(given)}; the reasons are above"
     for plan in request.plans:
         if not any(row.plan_digest == plan.digest for row in done):
             yield f"nothing came of the plan {plan.digest[:12]} that was given; the reason is above"
