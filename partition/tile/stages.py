@@ -38,9 +38,7 @@ _FUNCTIONS: Final = frozenset(
 )  # fmt: skip
 _IN_PLACE: Final = _NO_WORK | _LIMITS | _ARITHMETIC | _FUNCTIONS | {"BatchNormalization", "Concat"}
 _IMAGES: Final = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize"})
-_REDUCTIONS: Final = frozenset(
-    {"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax"}
-)  # fmt: skip
+_REDUCTIONS: Final = frozenset({"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum", "ReduceMax"})
 _IMAGE_AXES: Final = 4
 # Of the traces: the vector unit's tiles of one band are at most this large, a convolution's have 256 channels, a sum
 # over positions is one tile up to 256 channels and then one for each 128, plain rows are cut into pieces of 256 KiB.
@@ -191,8 +189,10 @@ def _group_sources(nodes: Sequence[Node]) -> dict[str, str]:
             readers.setdefault(name, []).append(node)
     found: dict[str, str] = {}
     for node in nodes:
+        if node.op_type != "InstanceNormalization":
+            continue
         before, after = makers.get(node.inputs[0]), readers.get(node.outputs[0], [])
-        if node.op_type != "InstanceNormalization" or before is None or before.op_type != "Reshape":
+        if before is None or before.op_type != "Reshape":
             continue
         maker = makers.get(before.inputs[0])
         scaled = any(reader.op_type == "Mul" for back in after for reader in readers.get(back.outputs[0], []))
@@ -250,7 +250,7 @@ class _Reader:
     def _made_by_layer(self, name: str) -> bool:
         maker = self._makers.get(name)
         if maker is not None and (maker.op_type in _LIMITS or self._is_bias(maker)):
-            return self._made_by_layer(next(name for name in maker.inputs if name in self._tensors))
+            return self._made_by_layer(next((name for name in maker.inputs if name in self._tensors), ""))
         return maker is not None and maker.op_type in ("Conv", "Gemm", "MatMul")
 
     def _is_bias(self, node: Node) -> bool:
@@ -259,6 +259,8 @@ class _Reader:
     def _stages(
         self, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...], layer: Layer | None
     ) -> Iterator[Stage]:
+        if not inputs:
+            return  # of constants: computed when the graph is compiled
         if layer is not None:
             yield from self._norm(node) if layer.kind == NORM else _layer_stages(layer, self._machine)
         elif node.op_type in _LIMITS or node.op_type == "BatchNormalization":

@@ -123,9 +123,8 @@ class _Line:
         return (tensors + min(work.weight_bytes, _WEIGHT_SHARE * budget)) / budget
 
     def _stages(self, work: Work, arrival: _Arrival) -> list[float]:
-        done = (
-            [arrival.at(1.0)] if not work.stages and not arrival.tiles else [arrival.at((i + 1) / 8) for i in range(8)]
-        )
+        shares = _SHARES if work.stages or arrival.tiles else 1
+        done = [arrival.at((i + 1) / shares) for i in range(shares)]
         for stage in work.stages:
             ends = list(itertools.accumulate((self._tile(stage, arrival, i) for i in range(stage.tiles)), max))
             arrival, done = dataclasses.replace(arrival, tiles=[ends]), ends

@@ -262,3 +262,26 @@ def test_a_shape_that_is_not_known_is_named(machine: NpuMachine) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(TileError, match="the shape of y is not known"):
         whole_cost(from_proto(model), machine)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        helper.make_node("RandomNormal", [], ["c"], name="made", shape=(1, 8, 16, 16)),
+        helper.make_node("Add", ["one", "one"], ["c"], name="made"),
+        helper.make_node("Clip", ["one"], ["c"], name="made"),
+    ],
+    ids=lambda node: str(node.op_type),
+)
+def test_what_no_activation_flows_into_takes_no_time(made: onnx.NodeProto, precision: str) -> None:
+    """A gate in front of the constant asks which layer made it."""
+    npu = npu_machine(load_device("sa8255p"), precision)
+    nodes = [made, helper.make_node("Sigmoid", ["c"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 8, 16, 16)) for name in "xy"]
+    one = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "one")
+    held = helper.make_graph(nodes, "constants", ends[:1], ends[1:], [one])
+    graph = from_proto(helper.make_model(held, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    works = {node.name: work for node, work in zip(graph.nodes(), works_of(graph, npu)[0][1:], strict=True)}
+    assert not works["made"].stages
+    assert whole_cost(graph, npu).latency_s > 0
