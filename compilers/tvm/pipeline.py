@@ -139,11 +139,14 @@ def _chosen(
         from compilers.tvm import there
 
         names = (version, cpu_of(target), str(address), f"t{threads}", f"r{_SCHEDULE}")
+        cache = TileCache.for_build(*names)
         try:
-            found = there.decide(functions, target, address, TileCache.for_build(*names), threads=threads)
+            found, fresh = there.decide(functions, target, address, cache, threads=threads)
         except CompilerError as error:
             facts += [(PROVISIONAL, f"tiles were not timed on the device: {error}")]
         else:
+            for key, decision in fresh.items():
+                cache.put(key, decision)
             timed = sum(decision.time_s is not None for decision in found.values())
             how = f"the faster of two, measured on {address}, for {timed} of {len(found)} functions"
             return found, (("schedules", how),)

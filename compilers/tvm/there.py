@@ -35,8 +35,10 @@ def decide(
     cache: TileCache,
     *,
     threads: int,
-) -> dict[str, Decision]:
-    """Return a decision for each function; what the cache lacks is built, sent to the device and timed there.
+) -> tuple[dict[str, Decision], dict[str, Decision]]:
+    """Return a decision for each function, and by structure those that the cache lacked.
+
+    They are built, sent to the device and timed there; the caller puts them into the cache.
 
     Raises:
         CompilerError: the device does not answer, or cannot load or run the kernels.
@@ -44,10 +46,9 @@ def decide(
     keys = {name: structure_key(func) for name, func in functions.items()}
     known = {key: decision for key in keys.values() if (decision := cache.get(key))}
     unknown = {name: func for name, func in functions.items() if keys[name] not in known}
-    for name, decision in _measured(unknown, target, address, threads=threads).items():
-        known[keys[name]] = decision
-        cache.put(keys[name], decision)
-    return {name: known[key] for name, key in keys.items()}
+    measured = _measured(unknown, target, address, threads=threads)
+    fresh = {keys[name]: decision for name, decision in measured.items()}
+    return {name: (known | fresh)[key] for name, key in keys.items()}, fresh
 
 
 def see_answer(address: Address) -> None:

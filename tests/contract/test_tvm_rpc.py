@@ -24,6 +24,7 @@ from compilers import (
     Artefact,
     CompilerError,
     Limits,
+    PassingError,
     compile_segment,
     get_compiler,
     read_artefact,
@@ -183,6 +184,19 @@ def test_tiles_are_timed_on_the_device_once(tracker: int, tmp_path: Path) -> Non
     assert [(row["build"], row["time_s"] > 0) for row in rows] == [("tiled", True)]
     again = compile_segment(asked, tmp_path / "again", Limits(time_s=300))  # nobody answers, and nothing is asked
     assert json.loads((again.directory / "functions.json").read_text()) == rows
+
+
+def test_a_tile_cache_that_cannot_be_written_is_not_taken_for_a_silent_device(
+    tracker: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGEFRONTIER_CACHE", str(tmp_path / "file" / "cache"))
+    board = tmp_path / "board.toml"
+    board.write_text(BOARD)
+    device = load_device(f"rpc://127.0.0.1:{tracker}/full?device={board}")
+    asked = Segment(graph=graph(), device=device, processor="cpu", compiler="tvm", precision="fp32")
+    with server(tracker, "full"), pytest.raises(PassingError, match=r"tile cache .* cannot be written"):
+        compile_segment(asked, tmp_path / "build", Limits(time_s=300))
 
 
 def test_what_was_timed_with_untimed_tiles_says_so_and_is_timed_again(tracker: int, tmp_path: Path) -> None:
