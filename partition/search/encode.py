@@ -169,4 +169,4 @@ def _steps(worst_s: float, worst_j: float) -> tuple[float, float]:
 
 def _decimals(worst: float, steps: float) -> int:
     """Return the fewest decimals with which `worst` has so many steps, at most `_FINEST`."""
-    return min(math.ceil(math.log10(steps / worst)), _FINEST) if worst else _FINEST
+    return min(math.ceil(math.log10(steps) - math.log10(worst)), _FINEST) if worst else _FINEST

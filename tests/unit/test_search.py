@@ -400,6 +400,13 @@ def test_disconnected_parts_are_planned_together() -> None:
     assert len(frontier(problem)) == 3
 
 
+@pytest.mark.parametrize("latency_s", [1e-300, 5e-324])
+def test_costs_below_every_step_count_nothing(latency_s: float) -> None:
+    costs = {(f"n{i}", GPU): Cost(latency_s=latency_s, energy_j=MS) for i in range(3)}
+    (plan,) = frontier(chain(3, places=(GPU,), costs=costs))
+    assert (plan.latency_s, plan.energy_j) == (0.0, pytest.approx(3 * MS))
+
+
 def test_large_values_use_a_coarser_step_and_still_fit() -> None:
     costs = {("n0", GPU): Cost(latency_s=5.0, energy_j=100.0), ("n0", NPU): Cost(latency_s=50.0, energy_j=10.0)}
     plans = frontier(chain(1, costs=costs))
