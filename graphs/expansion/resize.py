@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-# ONNX Runtime's choice: from coordinates in float32, and within this of a half it is one. In exact arithmetic a row of 7
-# made one has its centre at 3, in float32 just below, and `floor` takes another element.
+# ONNX Runtime's choice: from coordinates in float32, and within this of a half it is one. In exact arithmetic a row of
+# 7 made one has its centre at 3, in float32 just below, and `floor` takes another element.
 _HALF: Final = 1e-6
 _NEAREST: Final[dict[str, Callable[[Array], Array]]] = {
     "round_prefer_floor": lambda x: np.floor(x) + (x - np.floor(x) > 0.5 + _HALF),

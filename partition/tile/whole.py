@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _WEIGHT_SHARE: Final = 0.5
 # Chains of operators go through a small memory band by band together, so that one has only a part of it.
 _CHAIN_PARTS: Final = 3
+# Points in time at which the arrival of a tensor that no stage makes is kept.
+_SHARES: Final = 8
 _NEVER: Final = 1 << 60
 
 
