@@ -15,7 +15,6 @@ from experiments.calibration.features import (
     Simulation,
     read_simulations,
     simulate,
-    vtcm_mb,
 )
 from experiments.calibration.subjects import Subject, folder_subjects, unique, variant, zoo_subjects
 from partition import load_device
@@ -64,7 +63,7 @@ def simulations(
     measured = {(row.model, row.precision) for row in rows}
     sizes: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for row in rows:
-        sizes[row.model, row.precision, row.compiler].add(vtcm_mb(row.device))
+        sizes[row.model, row.precision, row.compiler].add(row.vtcm_mb)
     store = FeatureStore(build / SIMULATIONS_NAME)
     for subject in chosen:
         precisions = sorted(precision for model, precision in measured if model == subject.model)

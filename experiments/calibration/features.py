@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
 import hashlib
 import io
 import itertools
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from experiments.calibration.subjects import Subject
+    from experiments.calibration.table import Measurement
     from graphs import Graph
 
 # One simulated chip for each generation of silicon: v73, v68 and v81.
@@ -67,22 +67,15 @@ class Simulation:
     high_s: float | None = None
 
 
-@functools.cache
-def vtcm_mb(device: str) -> int:
-    """Return the VTCM of a device: with so much are the references simulated that stand for it."""
-    return int(load_device(device).processor("npu").ids["qnn"]["vtcm_mb"])
-
-
 class Sizes:
     """The VTCM with which a row's references were simulated: its device's own, where the precision has such ones."""
 
     def __init__(self, simulations: Iterable[Simulation]) -> None:
         self._known = {(s.precision, s.vtcm_mb) for s in simulations}
 
-    def of(self, device: str, precision: str) -> int:
+    def of(self, row: Measurement) -> int:
         """Return the size in MB; the usual one where a file has no simulations with the device's."""
-        own = vtcm_mb(device)
-        return own if (precision, own) in self._known else VTCM_MB
+        return row.vtcm_mb if (row.precision, row.vtcm_mb) in self._known else VTCM_MB
 
 
 def options(compiler: str, size_mb: int) -> tuple[tuple[str, str], ...]:

@@ -130,7 +130,7 @@ def _devices(prediction: Prediction, evidence: Evidence) -> str | None:
 
 
 def _case(row: Measurement, evidence: Evidence) -> _Case:
-    return row.model, row.precision, row.compiler, evidence.sizes.of(row.device, row.precision)
+    return row.model, row.precision, row.compiler, evidence.sizes.of(row)
 
 
 def _float_row(row: Measurement, evidence: Evidence) -> Measurement | None:

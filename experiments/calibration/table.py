@@ -32,7 +32,8 @@ _SAME_RATIO: Final = 1e-6
 class Measurement:
     """One measured latency; `device` is ours, `elsewhere_layers` counts layers that did not run on the NPU.
 
-    `npu_layers` is 0 where the table does not say.
+    `htp_arch` and `vtcm_mb` are its chip's, by which references are chosen. `npu_layers` is 0 where the table does not
+    say.
     """
 
     model: str
@@ -40,6 +41,8 @@ class Measurement:
     device: str
     compiler: str
     latency_s: float
+    htp_arch: int
+    vtcm_mb: int
     elsewhere_layers: int = 0
     npu_layers: int = 0
 
@@ -176,6 +179,19 @@ def _own_device(text: str, where: str) -> Device | None:
         raise CalibrationError(f"{where}: {error}") from error
 
 
+def npu_facts(device: Device) -> dict[str, int]:
+    """Return the facts of a device's NPU by which its references are chosen: `htp_arch` and `vtcm_mb`.
+
+    Raises:
+        DeviceError: the device file lacks one.
+    """
+    ids = device.processor("npu").ids.get("qnn", {})
+    lacking = [name for name in ("htp_arch", "vtcm_mb") if not ids.get(name, "").isdecimal()]
+    if lacking:
+        raise DeviceError(f"device {device.name} has no {lacking[0]} in processors.npu.ids.qnn, a whole number")
+    return {name: int(ids[name]) for name in ("htp_arch", "vtcm_mb")}
+
+
 def _measurement(cells: Mapping[str, str], model: str, device: Device, where: str) -> Measurement | str:
     """Return the row as a value, or why it is not used."""
     latency_ms = _number(cells["latency_ms"], where)
@@ -185,7 +201,12 @@ def _measurement(cells: Mapping[str, str], model: str, device: Device, where: st
         return f"precision {cells['precision']}"
     if cells["unit"] != "NPU":
         return f"ran on the {cells['unit'] or 'unknown unit'}"
+    try:
+        facts = npu_facts(device)
+    except DeviceError as error:
+        raise CalibrationError(f"{where}: {error}") from error
     return Measurement(
+        **facts,
         model=model,
         precision=PRECISIONS[cells["precision"]],
         device=device.name,

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.calibration.features import OPTIONS, REFERENCES, VTCM_MB, Simulation, Sizes, options
 from experiments.calibration.fit import fit_relative, interval, percentage_errors
-from partition import DRAM_BYTES, MACS, OVERHEAD, LatencyModel, load_device
+from partition import DRAM_BYTES, MACS, OVERHEAD, LatencyModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,13 +73,13 @@ def samples(
         by_case[s.model, s.precision, s.compiler, s.vtcm_mb][s.chip] = s
     found, refused = [], {}
     for row in rows:
-        size = sizes.of(row.device, row.precision)
+        size = sizes.of(row)
         case = by_case.get((row.model, row.precision, row.compiler, size))
         if case is None:
             continue
         terms = _terms(row.device, case)
         sample = Sample(row=row, terms=terms, uncosted=_uncosted(row.device, case), vtcm_mb=size)
-        if not any(sample.has(names) for names in term_sets(row.device, row.precision)):
+        if not any(sample.has(names) for names in term_sets(row)):
             refused[row.model, row.precision, row.compiler] = _refusal(case)
         elif row.elsewhere_layers:
             on_device = f"{row.elsewhere_layers} layers ran on the device's CPU or GPU"
@@ -140,11 +140,10 @@ def predict_each(group: Sequence[Sample]) -> dict[RowKey, tuple[float, float, fl
 
 def _enough(group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], Key, list[Sample]]]:
     """Yield each set of terms and each key that has enough samples with them, with all such samples of the device."""
-    device = group[0].row.device
-    for precision in dict.fromkeys(sample.row.precision for sample in group):
-        for names in term_sets(device, precision):
+    for precision, row in {sample.row.precision: sample.row for sample in group}.items():
+        for names in term_sets(row):
             groups = by_key(sample for sample in group if sample.has(names))
-            kept = {key: rows for key, rows in groups.items() if len(rows) >= least_models(device)}
+            kept = {key: rows for key, rows in groups.items() if len(rows) >= least_models(row.device)}
             usable = [sample for rows in kept.values() for sample in rows]
             yield from ((names, key, usable) for key in kept if key[2] == precision)
 
@@ -218,8 +217,8 @@ def _teachers(names: Sequence[str], key: Key, rows: list[Sample]) -> list[Sample
     return costed if len(_of(key, costed)) >= least_models(key[0]) else rows
 
 
-def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
-    """Name the terms of a device's latency models, best first.
+def term_sets(row: Measurement) -> tuple[tuple[str, ...], ...]:
+    """Name the terms of the latency models of a row's device and precision, best first.
 
     A chip with a simulator has its own simulation, in float with the MACs, which take a point off the error on models
     kept out (benchmarks/README.md); in INT8 they add error. Another has those of all three generations of silicon, the
@@ -227,13 +226,12 @@ def term_sets(device: str, precision: str) -> tuple[tuple[str, ...], ...]:
     generation (v68 before v73, v73 and v81 from there on), and v73 alone. In float the chips next to it come first:
     every third float simulation of v68 lacks costs.
     """
-    if device in OWN_SIMULATION:
-        alone = (OVERHEAD, device)
-        return ((*alone, MACS), alone) if precision == "fp16" else (alone,)
+    if row.device in OWN_SIMULATION:
+        alone = (OVERHEAD, row.device)
+        return ((*alone, MACS), alone) if row.precision == "fp16" else (alone,)
     middle, older, newer = REFERENCES
-    arch = int(load_device(device).processor("npu").ids["qnn"]["htp_arch"])
-    near = (older,) if arch < _MIDDLE_ARCH else (middle, newer)
-    first = (near, REFERENCES) if precision == "fp16" else (REFERENCES, near)
+    near = (older,) if row.htp_arch < _MIDDLE_ARCH else (middle, newer)
+    first = (near, REFERENCES) if row.precision == "fp16" else (REFERENCES, near)
     return tuple((OVERHEAD, *chips, DRAM_BYTES, MACS) for chips in (*first, (middle,)))
 
 

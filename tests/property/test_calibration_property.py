@@ -106,7 +106,13 @@ def test_a_device_that_is_so_many_times_slower_is_predicted_so_many_times_slower
         for model, time_s in enumerate(random.uniform(1e-4, 1e-1, 10)):
             latency_s = (2e-4 + 0.9 * time_s) * random.normal(1, 0.1)
             row = Measurement(
-                model=f"net{model}", precision=precision, device="qcs9075", compiler=compiler, latency_s=latency_s
+                model=f"net{model}",
+                precision=precision,
+                device="qcs9075",
+                compiler=compiler,
+                latency_s=latency_s,
+                htp_arch=73,
+                vtcm_mb=8,
             )
             group.append(Sample(row=row, terms={"qcs9075": time_s}))
     slower = [dataclasses.replace(s, row=dataclasses.replace(s.row, latency_s=factor * s.row.latency_s)) for s in group]

@@ -17,8 +17,9 @@ from experiments.calibration.collect import simulations
 from experiments.calibration.error import CalibrationError
 from experiments.calibration.features import REFERENCES, FeatureStore, Simulation, read_simulations, simulate
 from experiments.calibration.subjects import Subject
-from experiments.calibration.table import Measurement
+from experiments.calibration.table import Measurement, npu_facts
 from graphs import Graph, from_proto
+from partition import load_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +117,14 @@ def test_references_are_simulated_with_the_memory_of_the_measured_devices(
 
     monkeypatch.setattr(features, "compile_segment", refuse)
     rows = [
-        Measurement(model="net", precision="fp16", device=device, compiler=compiler, latency_s=1.0)
+        Measurement(
+            model="net",
+            precision="fp16",
+            device=device,
+            compiler=compiler,
+            latency_s=1.0,
+            **npu_facts(load_device(device)),
+        )
         for device, compiler in (("qcs6490", "ort_qnn"), ("sm8650", "ort_qnn"), ("sm8750", "snpe"))
     ]
     found = list(simulations([subject()], rows, tmp_path, 60.0, lambda _: None))

@@ -108,10 +108,20 @@ def test_an_own_device_is_named_by_its_file(tmp_path: Path) -> None:
     device = tmp_path / "board.toml"
     device.write_text(
         'title = "Board"\nos = "linux"\n[processors.npu]\ntitle = "HTP"\n'
-        '[processors.npu.ids.qnn]\nsoc_model = "43"\nhtp_arch = "73"\n'
+        '[processors.npu.ids.qnn]\nsoc_model = "43"\nhtp_arch = "73"\nvtcm_mb = "2"\n'
     )
     found = read_table(table(tmp_path, row(f"{device},43,73")))
-    assert found.rows[0].device == "board"
+    assert [(r.device, r.htp_arch, r.vtcm_mb) for r in found.rows] == [("board", 73, 2)]
+
+
+def test_an_own_device_that_lacks_what_chooses_its_references_is_refused(tmp_path: Path) -> None:
+    device = tmp_path / "board.toml"
+    device.write_text(
+        'title = "Board"\nos = "linux"\n[processors.npu]\ntitle = "HTP"\n'
+        '[processors.npu.ids.qnn]\nsoc_model = "43"\nhtp_arch = "73"\n'
+    )
+    with pytest.raises(CalibrationError, match="device board has no vtcm_mb in processors"):
+        read_table(table(tmp_path, row(f"{device},43,73")))
 
 
 def test_the_hash_is_of_the_rows_and_not_of_their_order(tmp_path: Path) -> None:

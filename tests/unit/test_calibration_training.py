@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from experiments.calibration.features import REFERENCES, Simulation
-from experiments.calibration.table import Measurement
+from experiments.calibration.table import Measurement, npu_facts
 from experiments.calibration.training import Key, Sample, fit_all, predict_each, training_rows
 from experiments.calibration.training import samples as samples_of
-from partition import DRAM_BYTES, MACS, OVERHEAD
+from partition import DRAM_BYTES, MACS, OVERHEAD, load_device
 
 KEY = ("qcs9075", "ort_qnn", "fp16")
 MODELS = 16
@@ -24,7 +24,14 @@ def samples(overhead_s: float, ratio: float, s_per_mac: float, *, noise: float =
     for index in range(MODELS):
         simulated_s, macs = random.uniform(1e-3, 1e-2), random.uniform(1e8, 1e10)
         latency_s = (overhead_s + ratio * simulated_s + s_per_mac * macs) * (1 + noise * random.standard_normal())
-        row = Measurement(model=f"net{index}", precision=key[2], device=key[0], compiler=key[1], latency_s=latency_s)
+        row = Measurement(
+            model=f"net{index}",
+            precision=key[2],
+            device=key[0],
+            compiler=key[1],
+            latency_s=latency_s,
+            **npu_facts(load_device(key[0])),
+        )
         found.append(Sample(row=row, terms={key[0]: simulated_s, MACS: macs, DRAM_BYTES: 1e7}))
     return found
 
@@ -45,6 +52,13 @@ def test_a_simulated_chip_takes_the_macs_in_float_only() -> None:
     assert [name for name, _ in second.coefficients if name == MACS] == []
     (only,) = fit_all(samples(1e-4, 0.9, 0.0, key=(*KEY[:2], "int8")))
     assert dict(only.coefficients) == pytest.approx({OVERHEAD: 1e-4, KEY[0]: 0.9})
+
+
+def test_an_own_device_that_no_file_here_lists_is_fitted_by_what_its_rows_say() -> None:
+    own = [dataclasses.replace(s, row=dataclasses.replace(s.row, device="board")) for s in modelled("sm8650")]
+    known = fit_all(modelled("sm8650"))
+    assert known
+    assert fit_all(own) == tuple(dataclasses.replace(model, device="board") for model in known)
 
 
 def test_two_runtimes_of_a_device_share_all_but_the_overhead() -> None:
@@ -140,7 +154,14 @@ def test_costs_that_lack_count_where_their_simulation_does() -> None:
         for chip in ("sa8255p", "sa8540", "sa8797")
     ]  # fmt: skip
     rows = [
-        Measurement(model="net", precision="int8", device=device, compiler="snpe", latency_s=1e-3)
+        Measurement(
+            model="net",
+            precision="int8",
+            device=device,
+            compiler="snpe",
+            latency_s=1e-3,
+            **npu_facts(load_device(device)),
+        )
         for device in ("sa8255p", "sm8650")
     ]
     own, other = samples_of(rows, simulations)[0]
@@ -168,7 +189,14 @@ def test_too_few_models_give_no_fit_and_teach_nothing() -> None:
 
 def test_a_row_takes_the_simulations_with_its_device_s_memory() -> None:
     rows = [
-        Measurement(model="net", precision="int8", device=device, compiler="snpe", latency_s=1.0)
+        Measurement(
+            model="net",
+            precision="int8",
+            device=device,
+            compiler="snpe",
+            latency_s=1.0,
+            **npu_facts(load_device(device)),
+        )
         for device in ("qcs6490", "sm8650")
     ]
     simulated = [
