@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tvm
+import tvm_ffi
 
 from compilers.adapter import CompilerError
 from compilers.tvm import foreign, frontend, library, nvrtc
@@ -87,7 +88,8 @@ def build(segment: Segment, *, textures: bool = False) -> GpuBuilt:
     target, machine = target_of(segment.device, segment.processor), machine_of(segment)
     imported = frontend.read(segment.graph)
     lowered = frontend.halve(imported) if segment.precision == "fp16" else imported
-    module, functions = frontend.fused(lowered, target)
+    module, fused = frontend.fused(lowered, target)
+    functions = {name: _with_names_of_their_own(func) for name, func in fused.items()}
     asked = tiles_by_function(segment, module, functions, GpuTile)
     lanes = TEXEL if textures else None
     choices = {name: _choose(name, func, target, machine, asked.get(name), lanes) for name, func in functions.items()}
@@ -120,6 +122,22 @@ def build(segment: Segment, *, textures: bool = False) -> GpuBuilt:
         integer_macs=int(imported.attrs[frontend.INTEGER_MACS]),
         layouts=layouts,
     )
+
+
+def _with_names_of_their_own(func: Any) -> Any:  # noqa: ANN401
+    """Rename results that TVM calls alike (those of a split): a kernel's arguments are told by their names."""
+    taken: set[str] = set()
+    renamed = {}
+    for parameter in func.params:
+        name = str(parameter.name)
+        if name in taken:
+            name = f"{name}_{len(taken)}"
+            renamed[parameter] = tvm.tirx.decl_buffer(parameter.shape, parameter.dtype, name)
+        taken.add(name)
+    if not renamed:
+        return func
+    body = tvm_ffi.structural_map(func.body, [(tvm.ir.Var, lambda variable: renamed.get(variable, variable))])
+    return tvm.tirx.PrimFunc([renamed.get(parameter, parameter) for parameter in func.params], body, attrs=func.attrs)
 
 
 def export(built: GpuBuilt, folder: Path) -> tuple[str, ...]:

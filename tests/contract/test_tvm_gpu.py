@@ -285,6 +285,25 @@ def test_every_result_of_a_function_has_a_kernel() -> None:
     np.testing.assert_array_equal(outputs(on_the_host(scheduled)), outputs(func))
 
 
+def test_results_that_tvm_calls_alike_are_written_to_memory_of_their_own() -> None:
+    """A split that is fused with nothing: both kernels wrote one buffer, and the other held what was there before."""
+    from compilers.tvm import gpu
+
+    weights = np.ones((16, 8, 3, 3), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv", pads=[1] * 4),
+        helper.make_node("Split", ["a"], ["b", "c"], name="split", axis=1),
+        helper.make_node("Conv", ["b", "v"], ["d"], name="left", pads=[1] * 4),
+        helper.make_node("Conv", ["c", "v"], ["e"], name="right", pads=[1] * 4),
+        helper.make_node("Add", ["d", "e"], ["y"], name="sum"),
+    ]
+    built = gpu.build(segment(model(nodes, [1, 8, 8, 8], w=weights, v=weights[:8])))
+    (split,) = (function for function in built.functions if function.name == "split")
+    written = [launch.owner_of(a.buffer) for launch in split.code.launches for a in launch.kernel.accesses if a.store]
+    assert len(set(split.code.parameters)) == 3
+    assert sorted(written) == sorted(split.code.parameters[1:])
+
+
 def test_what_is_left_to_the_host_is_refused() -> None:
     from compilers.tvm.gpu_flat import flatten
     from compilers.tvm.schedule import Parts
