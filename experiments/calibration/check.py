@@ -71,7 +71,9 @@ def _covered(
     if not models:  # what was simulated for the calibration need not be simulated again
         there = {s.model for s in stored}
         chosen = tuple(subject for subject in chosen if subject.model not in there)
-    fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
+    fresh = simulations(
+        chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"), stored
+    )
     known = merged(stored, fresh)
     return ({subject.model for subject in chosen} if models else None), known
 

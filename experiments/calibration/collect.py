@@ -13,6 +13,7 @@ from experiments.calibration.features import (
     REFERENCES,
     FeatureStore,
     Simulation,
+    Sizes,
     read_simulations,
     simulate,
 )
@@ -52,18 +53,21 @@ def simulations(
     build: Path,
     time_limit_s: float,
     report: Callable[[str], None],
+    stored: Sequence[Simulation] = (),
 ) -> Iterator[Simulation]:
     """Simulate each subject in the precisions and with the compilers that the rows measured it.
 
-    The references have the VTCM of the devices that were measured: one round for each size.
+    The references have the VTCM of the devices that were measured: one round for each size. To those in `stored` only
+    sizes are added that they have: one model alone with another size would take all others out of that size's fit.
 
     Raises:
         CalibrationError: the compiler cannot simulate on this machine, or a model cannot be read or quantised.
     """
     measured = {(row.model, row.precision) for row in rows}
     sizes: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    served = Sizes(stored)
     for row in rows:
-        sizes[row.model, row.precision, row.compiler].add(row.vtcm_mb)
+        sizes[row.model, row.precision, row.compiler].add(served.of(row) if stored else row.vtcm_mb)
     store = FeatureStore(build / SIMULATIONS_NAME)
     for subject in chosen:
         precisions = sorted(precision for model, precision in measured if model == subject.model)

@@ -38,8 +38,11 @@ def calibrate(
     console = open_console()
     chosen = subjects(models)
     measured = read_all(table, own)
-    fresh = simulations(chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"))
-    known = merged(shipped(result), fresh)
+    stored = shipped(result)
+    fresh = simulations(
+        chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"), stored
+    )
+    known = merged(stored, fresh)
     found, refused = samples(measured.rows, known)
     groups = by_device(found).values()
     fitted = tuple(model for group in groups for model in fit_all(group))

@@ -132,6 +132,10 @@ def test_references_are_simulated_with_the_memory_of_the_measured_devices(
     sizes = [("ort_qnn", "2"), ("ort_qnn", "8"), ("snpe", "8")]
     assert asked == [(compiler, chip, size) for compiler, size in sizes for chip in REFERENCES]
     assert len({s.key for s in found}) == len(found)
+    asked.clear()
+    stored = [dataclasses.replace(ONE, model="other", vtcm_mb=8)]  # no model of this precision has 2 MB there
+    list(simulations([subject()], rows, tmp_path / "again", 60.0, lambda _: None, stored))
+    assert {size for _, _, size in asked} == {"8"}
 
 
 def subject() -> Subject:
