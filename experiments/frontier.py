@@ -28,8 +28,13 @@ def certainly_dominated(low: Array, high: Array) -> NDArray[np.bool_]:
     """Mark the rows that some other row beats in every objective even at the worst of its interval.
 
     A row that is off the frontier but not certainly dominated is a tie with it.
+
+    Raises:
+        ValueError: the arrays are not both of one shape [n, m], or hold NaN.
     """
     low, high = _checked(low), _checked(high)
+    if low.shape != high.shape:
+        raise ValueError(f"expected a high end for each low end, got shapes {low.shape} and {high.shape}")
     mark = np.zeros(len(low), dtype=bool)
     for i in range(len(low)):
         no_worse = (high <= low[i]).all(axis=1)
@@ -42,10 +47,12 @@ def hypervolume(points: Array, reference: Array) -> float:
     """Measure the area (two objectives) or volume that `points` dominate within `reference`.
 
     Raises:
-        ValueError: not two or three objectives.
+        ValueError: not two or three objectives, or `reference` has not one number for each.
     """
     points = _checked(points)
     reference = np.asarray(reference, dtype=float)
+    if reference.shape != points.shape[1:] or np.isnan(reference).any():
+        raise ValueError(f"expected one number for each of {points.shape[1]} objectives as reference, got {reference}")
     measures = {2: _hypervolume_2d, 3: _hypervolume_3d}
     if points.shape[1] not in measures:
         raise ValueError(f"hypervolume takes two or three objectives, got {points.shape[1]}")
@@ -65,8 +72,9 @@ def _checked(points: Any) -> Array:  # noqa: ANN401 - anything numpy can read
 def _frontier_2d(points: Array) -> NDArray[np.bool_]:
     order = np.lexsort((points[:, 1], points[:, 0]))
     first, second = points[order].T
-    best_before = np.minimum.accumulate(np.r_[np.inf, second[:-1]])
-    best_row = np.flatnonzero(second < best_before)
+    # The first row is on it whatever its second objective, which may be infinite.
+    better = second[1:] < np.minimum.accumulate(second)[:-1]
+    best_row = np.r_[0, np.flatnonzero(better) + 1]
     owner = best_row[np.searchsorted(best_row, np.arange(len(order)), side="right") - 1]
     same_as_owner = (first == first[owner]) & (second == second[owner])
     mark = np.zeros(len(points), dtype=bool)

@@ -15,7 +15,7 @@ Points = NDArray[np.float64]
 
 def points(objectives: int) -> st.SearchStrategy[Points]:
     sizes = st.integers(0, 30)
-    values = st.integers(0, 12).map(float)  # few values, so that ties and equal rows are common
+    values = st.sampled_from([*map(float, range(13)), np.inf])  # few values, so that ties and equal rows are common
     strategy: Any = sizes.flatmap(lambda n: arrays(float, (n, objectives), elements=values))
     return strategy
 

@@ -28,6 +28,13 @@ def test_no_points_no_frontier() -> None:
     assert frontier(np.zeros((0, 2))).tolist() == []
 
 
+def test_an_infinite_cost_does_not_take_a_point_off_the_frontier() -> None:
+    inf = np.inf
+    assert frontier(np.array([[1.0, inf], [2.0, 3.0]])).tolist() == [True, True]
+    assert frontier(np.array([[1.0, inf]])).tolist() == [True]
+    assert frontier(np.array([[inf, 1.0], [1.0, inf], [inf, inf]])).tolist() == [True, True, False]
+
+
 def test_nan_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         frontier(np.array([[1.0, np.nan]]))
@@ -51,3 +58,14 @@ def test_hypervolume_of_a_cube_and_a_slab() -> None:
 def test_hypervolume_refuses_four_objectives() -> None:
     with pytest.raises(ValueError, match="two or three"):
         hypervolume(np.ones((1, 4)), np.ones(4))
+
+
+@pytest.mark.parametrize("reference", [[2.0, np.nan], [2.0], [2.0, 2.0, 2.0], 2.0])
+def test_hypervolume_refuses_a_reference_that_is_no_point(reference: object) -> None:
+    with pytest.raises(ValueError, match="one number for each of 2 objectives"):
+        hypervolume(np.ones((1, 2)), np.asarray(reference))
+
+
+def test_ends_of_different_points_are_refused() -> None:
+    with pytest.raises(ValueError, match="a high end for each low end"):
+        certainly_dominated(np.ones((1, 2)), np.ones((2, 2)))
