@@ -46,7 +46,7 @@ ZOO_MODELS: Final = {
 RECIPES: Final = {"fp16": None, "int8": "int8", "w8a16": "w8a16"}
 _COMPONENT: Final = "__"  # <model>__<component>.onnx: "/" cannot stand in a file name
 _BATCHES: Final = 2
-_QUANTISER: Final = 2  # raise it when `graphs.quantise` writes another graph: the cache of `variant` has the old one
+_QUANTISER: Final = 3  # raise it when `graphs.quantise` writes another graph: the cache of `variant` has the old one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_
 if TYPE_CHECKING:
     from graphs.graph import Graph
 
+_BIASED = {"Conv", "ConvTranspose", "Gemm"}
 # Names that ONNX Runtime's quantiser derives from a tensor's name. It reuses an initialiser that has such a name
 # by chance, without a look at its value, so the model must not hold one.
 DERIVED_SUFFIXES = tuple(
@@ -58,6 +60,7 @@ def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
     model = at_least_opset(model, opset)
     _fuse(model)
     _flatten_biases(model.graph)
+    _separate_biases(model.graph)
     _restore_names(model, {node.name for node in graph.nodes()})
     _drop_unused_domains(model)
     _free_derived_names(model)
@@ -120,6 +123,20 @@ def _flatten_biases(graph: onnx.GraphProto) -> None:
             graph.initializer.append(flat)
             constants[flat.name] = flat
         node.input[2] = flat.name
+
+
+def _separate_biases(graph: onnx.GraphProto) -> None:
+    """Copy a bias that is read as something else, too, or it gets that one's 8 bits and no NPU takes its owner."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    others = {n for node in graph.node for i, n in enumerate(node.input) if i != 2 or node.op_type not in _BIASED}
+    for node in graph.node:
+        if node.op_type not in _BIASED or len(node.input) < 3 or node.input[2] not in constants.keys() & others:
+            continue
+        own = graph.initializer.add()
+        own.CopyFrom(constants[node.input[2]])
+        own.name = next(name for i in count(1) if (name := f"{node.input[2]}_bias_{i}") not in constants)
+        constants[own.name] = own
+        node.input[2] = own.name
 
 
 def _restore_names(model: onnx.ModelProto, before: set[str]) -> None:

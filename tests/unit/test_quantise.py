@@ -348,6 +348,23 @@ def test_a_gemm_bias_of_one_row_is_quantised_as_a_vector() -> None:
     assert compare(run(made, feed), run(quantise(made, "int8", Calibration.random(made, 8)), feed))["y"].cosine > 0.99
 
 
+@pytest.mark.parametrize("recipe", ["int8", "w8a16"])
+def test_a_bias_that_is_added_elsewhere_keeps_its_own_32_bits(recipe: str) -> None:
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.normal(size=(16, 16)).astype(np.float32), "b": rng.normal(size=16).astype(np.float32)}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["c"], name="fc1"),
+        helper.make_node("Add", ["c", "b"], ["a"], name="add"),
+        helper.make_node("Gemm", ["a", "w", "b"], ["y"], name="fc2"),
+    ]
+    made = from_proto(model_of(nodes, constants, {"x": [1, 16]}, {"y": [1, 16]}), name="shared")
+    lowered = quantise(made, recipe, Calibration.random(made, 32))
+    biases = [constant_of(lowered, input_of(lowered, name, 2)) for name in ("fc1", "fc2")]
+    assert {bias.dtype for bias in biases} == {np.dtype(np.int32)}
+    feed = random_inputs(made, 5)
+    assert compare(run(made, feed), run(lowered, feed))["y"].cosine > 0.99
+
+
 def test_a_graph_without_float_work_has_nothing_to_quantise() -> None:
     nodes = [helper.make_node("Cast", ["x"], ["y"], name="cast", to=TensorProto.FLOAT)]
     made = from_proto(model_of(nodes, {}, {"x": [1, 8]}, {"y": [1, 8]}), name="cast")
