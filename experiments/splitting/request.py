@@ -37,7 +37,7 @@ from partition import (
     load_device,
     quantised_units,
 )
-from partition.search import Constraints, Objective, Place, Problem, ProblemError, Space, coarsen
+from partition.search import Constraints, Objective, Place, Problem, ProblemError, Space, coarsen, in_space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +153,7 @@ def check(options: Options) -> Request:
         variant, mixer = _forms(graph, options, calibration)
         operators, places = _question(variant, mixer, device, backends, options)
         problem = unit_problem(variant, operators) if options.where == "units" else operators
+        problem, space = in_space(problem, SPACES[options.where])
     except (
         DeviceError,
         GraphError,
@@ -162,7 +163,8 @@ def check(options: Options) -> Request:
         UnknownBackendError,
     ) as error:
         raise UserError(str(error)) from error
-    _check_pins(options, problem)
+    _check_pins(options, operators, "quantisation binds them")
+    _check_pins(options, problem, f"no cut of --space {options.where} falls between them")
     return Request(
         options=options,
         graph=graph,
@@ -172,7 +174,7 @@ def check(options: Options) -> Request:
         places=places,
         operators=operators,
         problem=problem,
-        space=SPACES[options.where],
+        space=space,
         objectives=objectives,
         constraints=constraints,
         calibration=calibration,
@@ -293,14 +295,14 @@ def _check_pinned(pins: dict[str, str], variant: Graph, places: Sequence[Place])
             raise UserError(f"--pin: {node!r} cannot go to {processor!r}; the places are on {', '.join(processors)}")
 
 
-def _check_pins(options: Options, problem: Problem) -> None:
-    """See that nodes which quantisation binds are not pinned apart."""
+def _check_pins(options: Options, problem: Problem, why: str) -> None:
+    """See that nodes which stay together are not pinned apart."""
     pins = dict(options.pins)
     for name in problem.nodes:
         wanted = {pins[m]: m for m in problem.members.get(name, (name,)) if m in pins}
         if len(wanted) > 1:
             pairs = " and ".join(f"{node!r} to {processor}" for processor, node in wanted.items())
-            raise UserError(f"--pin: {pairs} cannot be, for quantisation binds them; pin them to one processor")
+            raise UserError(f"--pin: {pairs} cannot be, for {why}; pin them to one processor")
 
 
 def _notes(device: Device, places: Sequence[Place], calibration: Calibration, options: Options) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from partition.search.frontier import Effort, Frontier, frontier, search, search
 from partition.search.intervals import SegmentTable, additive_table, segments
 from partition.search.lazy import LazyFrontier, cover_gaps, lazy_frontier
 from partition.search.parallel import search_parallel
-from partition.search.pieces import coarsen, crossing
+from partition.search.pieces import coarsen, crossing, in_space
 from partition.search.problem import (
     FREE,
     Conflict,
@@ -55,6 +55,7 @@ __all__ = [
     "cover_gaps",
     "crossing",
     "frontier",
+    "in_space",
     "lazy_convex",
     "lazy_frontier",
     "ratio_over",

@@ -10,7 +10,7 @@ from partition.search.bounds import Supported, Weigher
 from partition.search.encode import Encoded
 from partition.search.frontier import NO_LIMITS, OBJECTIVES, Effort, Frontier
 from partition.search.infeasible import unplaceable
-from partition.search.pieces import pieces_of_nodes
+from partition.search.pieces import in_space, pieces_of_nodes
 from partition.search.problem import Space, TooWide
 from partition.search.prune import Filled
 from partition.search.scheme import scheme_for
@@ -32,6 +32,7 @@ def certified_cover(problem: Problem, gap_ratio: float, *, space: Space = Space.
         Infeasible: a node is refused everywhere.
         TooWide: the state space of `space` passed its limit.
     """
+    problem, space = in_space(problem, space)
     encoded = Encoded(problem)
     unplaceable(encoded)
     scheme = scheme_for(encoded, OBJECTIVES, NO_LIMITS)

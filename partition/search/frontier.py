@@ -15,9 +15,9 @@ from partition.search.general import RowLabels, nondominated
 from partition.search.infeasible import explain, unplaceable
 from partition.search.intervals import IntervalStates, segment_of
 from partition.search.labels import PairLabels
-from partition.search.pieces import coarsen, piece, pieces_of_nodes, pinned, single_tensor_groups
+from partition.search.pieces import in_space, piece, pieces_of_nodes, pinned
 from partition.search.plans import Hopeless, known_points
-from partition.search.problem import Constraints, Infeasible, ProblemError, Solution, Space
+from partition.search.problem import Constraints, Infeasible, Solution, Space
 from partition.search.prune import Filled
 from partition.search.scheme import BASE, scheme_for
 from partition.search.states import AdditiveStates
@@ -143,12 +143,7 @@ def search(
     constraints: Constraints = NO_LIMITS,
 ) -> Frontier:
     """Do what `frontier` does, but put plans together only when they are looked at."""
-    problem = pinned(problem, constraints.pinned)
-    if space is Space.FUSED_GROUP_BORDERS:
-        raise ProblemError("give the groups with `coarsen`, then ask for all cuts of one order or all convex cuts")
-    if space is Space.SINGLE_TENSOR_CUTS:
-        problem = coarsen(problem, single_tensor_groups(problem), space)
-        space = Space.ORDER_CUTS
+    problem, space = in_space(pinned(problem, constraints.pinned), space)
     encoded = Encoded(problem)
     unplaceable(encoded)
     # Without a cost per segment the order of execution costs nothing, so one order already holds every plan.

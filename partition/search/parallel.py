@@ -351,7 +351,9 @@ class _Schedules(Residency):
             scheme=self.scheme,
             paths=lambda chosen: [path(int(label[kept[c]])) for c in chosen],
             pieces=lambda decisions: pieces_of_nodes(self.encoded, decisions, regroup=False),
-            space=f"all schedules of single dispatches, contention x{self.contention:g} as the worst case",
+            space=self.encoded.problem.space_name(
+                f"all schedules of single dispatches, contention x{self.contention:g} as the worst case"
+            ),
             effort=Effort(states=len(self.decided), arcs=0, labels=stored),
             gap_ratio=self._gap(rows[kept], lines),
         )

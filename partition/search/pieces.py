@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partition.search.encode import counted
-from partition.search.problem import Cost, Piece, ProblemError, Tensor
+from partition.search.problem import Cost, Piece, ProblemError, Space, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from partition.search.arrays import Floats, Ints
     from partition.search.encode import Encoded
-    from partition.search.problem import Place, Problem, Space
+    from partition.search.problem import Place, Problem
 
 
 def pinned(problem: Problem, pins: Mapping[str, str]) -> Problem:
@@ -122,6 +122,15 @@ def crossing(problem: Problem) -> tuple[Floats, Ints]:
             size[reach] += tensor.size_bytes
             count[reach] += 1
     return size, count
+
+
+def in_space(problem: Problem, space: Space) -> tuple[Problem, Space]:
+    """Return the problem whose nodes are all that `space` may cut between, and the space that it then is."""
+    if space is Space.FUSED_GROUP_BORDERS:
+        raise ProblemError("give the groups with `coarsen`, then ask for all cuts of one order or all convex cuts")
+    if space is Space.SINGLE_TENSOR_CUTS:
+        return coarsen(problem, single_tensor_groups(problem), space), Space.ORDER_CUTS
+    return problem, space
 
 
 def single_tensor_groups(problem: Problem) -> list[list[str]]:

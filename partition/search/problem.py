@@ -176,9 +176,9 @@ class Problem:
         _check_order(self)
         _check_homes(self)
 
-    def space_name(self, space: Space) -> str:
+    def space_name(self, space: str) -> str:
         """Name the plans searched, with the restriction that coarser nodes mean."""
-        return space.value if self.restriction is None else f"{self.restriction.value} ({space.value})"
+        return str(space) if self.restriction is None else f"{self.restriction} ({space})"
 
     def homes(self) -> tuple[str, ...]:
         """List the memories, those of the places first, in order of appearance."""

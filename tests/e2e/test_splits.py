@@ -15,7 +15,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from experiments.splits import main
+from experiments.splits import _parser, main
+from experiments.splitting.request import Options, check
+from experiments.splitting.search import find, rivals
 from graphs import load
 from partition import load_device
 
@@ -183,6 +185,21 @@ def test_other_modes_name_their_space(branched: Path, tmp_path: Path, mode: str)
         assert min(float(p["latency_s"]) for p in plans) <= 26e-3
 
 
+@pytest.mark.parametrize("how", [[], ["--gap", "0.01"], ["--mode", "pipelined"], ["--mode", "parallel"]])
+def test_nothing_is_cut_outside_the_space_asked_for(branched: Path, tmp_path: Path, how: list[str]) -> None:
+    # B or C alone on a processor is the greedy choice; two tensors cross there.
+    costs = costs_file(tmp_path / "t6.json")
+    words = [str(branched), "--device", "sm8650", "--costs", str(costs), "--space", "layers", *how]
+    request = check(Options(**vars(_parser().parse_args(words))))
+    found = find(request, lambda: pytest.fail("nothing is compiled"), print)
+    others = rivals(request, found)
+    assert "single-tensor cuts" in found.space
+    for plan in (*found.solutions, *others):
+        where = {node: piece.place for piece in plan.segments for node in piece.nodes}
+        assert where["B"] == where["C"] == where["D"], plan
+    assert min(s.latency_s for s in found.solutions) <= min(r.latency_s for r in others)
+
+
 def test_a_graph_of_two_parts_is_split_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     nodes = [helper.make_node("Relu", [f"x{i}"], [f"y{i}"], name=f"r{i}") for i in (1, 2)]
@@ -292,6 +309,7 @@ BAD = [
     (["--max-compiles", "3"], "--max-compiles is for"),
     (["--pin", "Z=cpu"], "no node 'Z'"),
     (["--pin", "A=gpu"], "the places are on cpu, npu"),
+    (["--pin", "B=cpu", "--pin", "C=npu", "--space", "layers"], "no cut of --space layers falls between them"),
     (["--costs", "absent.json"], "absent.json"),
     (["--costs", "t4.onnx"], "no JSON file"),
 ]
