@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphs.quantisation import Calibration, layer_errors, quantise
     from graphs.quantisation.mixing import Mixer, Mixture, float_form
     from graphs.rewrite import rewrite_of
-    from graphs.submodel import extract, unused_inputs
+    from graphs.submodel import extract, fixed_outputs, unused_inputs
 
 # `import graphs` stays cheap (the command line's --help imports it): what needs onnx arrives on first use. No module
 # has the name of what it offers here: importing a module binds its name in the package.
@@ -33,6 +33,7 @@ _LAZY = {
     "Mixer": "graphs.quantisation.mixing",
     "Mixture": "graphs.quantisation.mixing",
     "extract": "graphs.submodel",
+    "fixed_outputs": "graphs.submodel",
     "float_form": "graphs.quantisation.mixing",
     "from_proto": "graphs.onnx_io",
     "layer_errors": "graphs.quantisation",
@@ -62,6 +63,7 @@ __all__ = [
     "compare",
     "expanded",
     "extract",
+    "fixed_outputs",
     "float_form",
     "from_proto",
     "layer_errors",

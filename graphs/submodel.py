@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 import onnx
 
 from graphs.graph import DTYPES, Graph, GraphError
+from graphs.nodes import all_nodes, bodies, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from graphs.graph import Node, TensorSpec
+
+_OF_SHAPES = frozenset({"Shape", "Size", "EyeLike"})
+_RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
 
 
 def extract(graph: Graph, nodes: Collection[str]) -> Graph:
@@ -41,6 +47,26 @@ def unused_inputs(graph: Graph) -> tuple[str, ...]:
     """Return the graph inputs that no node reads and no output passes on; a run has to feed them all the same."""
     read = {name for node in graph.nodes() for name in node.reads} | {spec.name for spec in graph.outputs()}
     return tuple(spec.name for spec in graph.inputs() if spec.name not in read)
+
+
+def fixed_outputs(graph: Graph) -> frozenset[str]:
+    """Return the graph outputs whose values are the same for all inputs: no path leads to them but one of shapes."""
+    decided = {spec.name for spec in graph.inputs()}
+    for node in graph._body.graph.node:  # noqa: SLF001
+        if (_reads_values(node, graph.tensors()) and not decided.isdisjoint(reads(node))) or _draws(node):
+            decided.update(node.output)
+    return frozenset(spec.name for spec in graph.outputs() if spec.name not in decided)
+
+
+def _reads_values(node: onnx.NodeProto, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Tell a node whose results depend on more than the known shape of what it reads."""
+    if node.domain or node.op_type not in _OF_SHAPES:
+        return True
+    return node.input[0] in tensors and tensors[node.input[0]].shape is None
+
+
+def _draws(node: onnx.NodeProto) -> bool:
+    return any(one.op_type in _RANDOM for one in (node, *(n for body in bodies(node) for n in all_nodes(body))))
 
 
 def _chosen(graph: Graph, nodes: Collection[str]) -> frozenset[str]:

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import Action, Artefact, Limits, compile_segment, get_compiler, in_child, reference_session
+from compilers import (
+    Action,
+    Artefact,
+    CompilerError,
+    Limits,
+    compile_segment,
+    get_compiler,
+    in_child,
+    reference_session,
+)
+from compilers.qnn import edge
 from graphs import Calibration, Graph, from_proto, quantise, random_inputs
 from partition import Segment, load_device
 
@@ -65,6 +75,21 @@ def edges() -> Graph:
 def run(artefact: Artefact, feed: Feed) -> Feed:
     with get_compiler(artefact.compiler).load(artefact) as session:
         return session.run(feed)
+
+
+def test_an_output_that_an_input_decides_is_never_taken_for_a_constant(tmp_path: Path) -> None:
+    """No feed that is drawn passes the limit, so samples cannot tell."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Greater", ["x", "far"], ["beyond"], name="g")],
+        "beyond",
+        [value("x", TensorProto.FLOAT, [4])],
+        [value("beyond", TensorProto.BOOL, [4])],
+        [numpy_helper.from_array(np.float32(1e9), "far")],
+    )
+    read = from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    with pytest.raises(CompilerError, match="lacks the output 'beyond', which is no constant"):
+        edge.write_constants(read, set(), tmp_path)
 
 
 @pytest.mark.parametrize("precision", ["float", "int8"])

@@ -10,7 +10,17 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphs import Graph, GraphError, extract, from_proto, load, random_inputs, save, unused_inputs
+from graphs import (
+    Graph,
+    GraphError,
+    extract,
+    fixed_outputs,
+    from_proto,
+    load,
+    random_inputs,
+    save,
+    unused_inputs,
+)
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 info = helper.make_tensor_value_info
@@ -107,6 +117,36 @@ def test_t7_unused_input_is_reported() -> None:
     assert unused_inputs(graph) == ("unused",)
     assert names(graph.inputs()) == ["x", "unused"]
     assert unused_inputs(extract(graph, {"Clip", "MatMul1"})) == ()
+
+
+def test_what_no_input_decides_is_told_by_the_graph() -> None:
+    node, float32 = helper.make_node, TensorProto.FLOAT
+    nodes = [
+        node("Greater", ["x", "far"], ["beyond"], name="g"),  # the same for every feed that anybody draws
+        node("Mul", ["far", "far"], ["product"], name="m"),
+        node("EyeLike", ["x"], ["unit"], name="e"),
+        node("NonZero", ["x"], ["places"], name="n"),
+        node("Shape", ["places"], ["count"], name="s"),
+        node("RandomNormal", [], ["drawn"], name="r", shape=[2], seed=1.0),
+        node(
+            "If", ["yes"], ["chosen"], name="i",
+            then_branch=helper.make_graph([node("Neg", ["x"], ["t"])], "then", [], [info("t", float32, [2, 2])]),
+            else_branch=helper.make_graph([node("Abs", ["x"], ["f"])], "else", [], [info("f", float32, [2, 2])]),
+        ),
+    ]  # fmt: skip
+    ends = {
+        "beyond": (TensorProto.BOOL, [2, 2]), "product": (float32, []), "far": (float32, []), "count": (7, [2]),
+        "unit": (float32, [2, 2]), "drawn": (float32, [2]), "chosen": (float32, [2, 2]), "x": (float32, [2, 2]),
+    }  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "fixed",
+        [info("x", float32, [2, 2]), info("yes", TensorProto.BOOL, [])],
+        [info(name, *about) for name, about in ends.items()],
+        [numpy_helper.from_array(np.float32(1e9), "far")],
+    )
+    read = from_proto(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]))
+    assert fixed_outputs(read) == {"product", "far", "unit"}
 
 
 @pytest.mark.parametrize("condition", [True, False])
