@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.labels import untangle
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_DARK: Final = 0.5  # of the colour scale, from which black text cannot be read
 _TITLE_SHARE: Final = 0.95  # characters differ in width, so a line may come out longer than the mean
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """One heat map: a value (NaN: grey) and a text per cell, rows from the top down."""
+
+    title: str
+    values: Sequence[Sequence[float]]
+    texts: Sequence[Sequence[str]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def draw_grids(grids: Sequence[Grid], across: str, stem: Path, title: str = "") -> None:
+    """Draw heat maps beside each other, each with colours of its own; `across` is what the columns are."""
+    width = sum(max(2.0 + 1.2 * len(grid.columns), 0.085 * len(grid.title)) for grid in grids)
+    height = 1.8 + 0.7 * max(len(grid.rows) for grid in grids)
+    figure, axes = pyplot().subplots(1, len(grids), figsize=(width, height), layout="constrained", squeeze=False)
+    for axis, grid in zip(axes[0], grids, strict=True):
+        image = axis.imshow(grid.values, cmap="cividis_r", aspect="auto")
+        axis.set_facecolor("#dddddd")
+        for i, (values, texts) in enumerate(zip(grid.values, grid.texts, strict=True)):
+            for j, (value, text) in enumerate(zip(values, texts, strict=True)):
+                dark = value == value and image.norm(value) > _DARK  # noqa: PLR0124 - NaN
+                axis.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if dark else "black")
+        axis.set_xticks(range(len(grid.columns)), grid.columns)
+        axis.set_yticks(range(len(grid.rows)), grid.rows)
+        axis.set_xlabel(across)
+        axis.set_title(grid.title, fontsize=11)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    save(figure, stem)
 
 
 def pyplot() -> Any:  # noqa: ANN401 - the module, which is imported late

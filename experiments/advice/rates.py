@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.evaluator.dynamics import poisson, simulate
 from experiments.evaluator.dynamics.assemble import assemble
+from experiments.evaluator.dynamics.compare import crossing
 from experiments.units import significant
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _RAREST_PER_S: Final = 1.0 / 60.0
 _BUSIEST_SHARE: Final = 0.8  # of what the slower of the two can serve
 _REQUESTS: Final = 1000  # with these the rate is within a tenth or so of that of many
-_STEPS: Final = 10
 
 
 def rate_sentences(best: Run, runs: Sequence[Run], device: Device, conditions: Conditions, seed: int) -> Iterator[str]:
@@ -49,16 +49,9 @@ def break_even_per_s(first: Machine, second: Machine, conditions: Conditions, se
     high = _BUSIEST_SHARE / max(machine.whole_cost().latency_s() for machine in (first, second))
     if high <= low:
         return None
-    at_low = _ahead(first, second, low, conditions, seed)
-    if at_low == _ahead(first, second, high, conditions, seed):
-        return None
-    for _ in range(_STEPS):
-        middle = math.sqrt(low * high)
-        if _ahead(first, second, middle, conditions, seed) == at_low:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high), not at_low
+    return crossing(
+        lambda rate: _ahead(first, second, rate, conditions, seed), low, high, middle=lambda a, b: math.sqrt(a * b)
+    )
 
 
 def _ahead(first: Machine, second: Machine, rate_per_s: float, conditions: Conditions, seed: int) -> bool:

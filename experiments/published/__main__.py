@@ -51,7 +51,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         for name in options.names or table_names():
             table = read_table(Path(name)) if name.endswith(".csv") else load_table(name)
-            found[table.name] = (table, checks(table), implied_frontiers(table, objectives))
+            key = name if table.name in found else table.name
+            found[key] = (table, checks(table), implied_frontiers(table, objectives))
     except (KeyError, TableError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments.frontier import frontier
-from experiments.published.tables import load_table
+from experiments.published.tables import load_table, table_names
 from experiments.units import joules, quantity, seconds
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class Implied:
 
 
 def checks(table: Table) -> tuple[Check, ...]:
-    """Return the checks that apply to this table."""
-    return tuple(_CHECKS.get(table.name, _columns)(table))
+    """Return the checks that apply to this table; one of somebody's own may have a published one's name."""
+    published = table.name in table_names() and table.report == load_table(table.name).report
+    return tuple((_CHECKS.get(table.name, _columns) if published else _columns)(table))
 
 
 def implied_frontiers(table: Table, objectives: tuple[str, ...] = ()) -> tuple[Implied, ...]:
@@ -139,14 +140,14 @@ def _r8(table: Table) -> Iterator[Check]:
         yield Check(holds=worst_s >= deviation_s, text=f"{text} {seconds(deviation_s)}")
 
 
-def _r9(table: Table) -> Iterator[Check]:
+def grid_checks(table: Table) -> Iterator[Check]:
+    """Check a table of latency over clock and load (R9): rows by clock, columns by load."""
     grid = np.array([row[1:] for row in table.rows])
     yield Check(holds=bool((np.diff(grid, axis=0) < 0).all()), text="latency falls with the clock at every load")
     yield Check(holds=bool((np.diff(grid, axis=1) > 0).all()), text="latency rises with the load at every clock")
-    gain = grid[0, 0] / grid[-1, 0]
-    yield Check(
-        holds=gain < 4.0, text=f"four times the clock gives {gain:.2f} times the speed: part does not follow it"
-    )
+    faster, gain = table.column("clock_hz")[-1] / table.column("clock_hz")[0], grid[0, 0] / grid[-1, 0]
+    text = f"{faster:.3g} times the clock gives {gain:.2f} times the speed: part does not follow it"
+    yield Check(holds=1.0 < gain < faster, text=text)
 
 
 def _r10(table: Table) -> Iterator[Check]:
@@ -211,8 +212,8 @@ def _r16(table: Table) -> Iterator[Check]:
 
 
 _CHECKS: Final[dict[str, Callable[[Any], Iterator[Check]]]] = {
-    "R1": _r1, "R2": _r2, "R3": _r3, "R4": _r4, "R5": _r5, "R8": _r8, "R9": _r9, "R10": _r10, "R11": _r11, "R13": _r13,
-    "R14": _r14, "R15": _r15, "R16": _r16,
+    "R1": _r1, "R2": _r2, "R3": _r3, "R4": _r4, "R5": _r5, "R8": _r8, "R9": grid_checks, "R10": _r10, "R11": _r11,
+    "R13": _r13, "R14": _r14, "R15": _r15, "R16": _r16,
 }  # fmt: skip
 
 

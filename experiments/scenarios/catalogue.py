@@ -6,12 +6,19 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from experiments.arguments import UserError
+from experiments.published import load_table
+from experiments.scenarios.given import Given, own_grid, own_rows, with_facts
 from experiments.scenarios.study import Study
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Study", "draw", "study", "study_names"]
+    from experiments.published import Table
+    from graphs import Graph
+
+__all__ = ["Study", "draw", "given_for", "study", "study_names"]
 
 _STUDIES: Final = {
     "R4": "tiles",
@@ -27,6 +34,19 @@ _STUDIES: Final = {
     "R18": "endurance",
     "T11C": "endurance",
 }
+# The tables that a study reads, of which the rows of the first may be one's own, and what else it takes.
+_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "R4": ("R4",), "R9": ("R9",), "R10": ("R10",), "R11": ("R11",), "R12": ("R12",), "R14": ("R14", "R16"),
+    "R16": ("R16", "R14"),
+}  # fmt: skip
+_CRITERION: Final = ("frequency_fall_ratio", "deviation_factor", "runs")
+_ELSEWHERE: Final = {
+    "R5": "experiments.tiles MODEL --gpu D --npu D",
+    "R6": "experiments.tiles MODEL --npu YOUR.toml",
+    "R17": "experiments.sustained MODEL --device D --thermal-cap 10@80 --altitude 2000",
+    "R18": "experiments.sustained MODEL --device D --trace batches:1,16@3/s --ambient 25:45 --supply 0.9:1.1",
+    "T11C": "experiments.sustained MODEL --device D",
+}
 
 
 def study_names() -> tuple[str, ...]:
@@ -34,25 +54,72 @@ def study_names() -> tuple[str, ...]:
     return tuple(_STUDIES)
 
 
-def study(name: str, seed: int = 0) -> Study:
-    """Run the study of that name.
+def study(name: str, seed: int = 0, given: Given | None = None) -> Study:
+    """Run the study of that name, on the published figures or on those given.
 
     Raises:
         KeyError: there is none; the message lists those there are.
+        UserError: the study cannot be made from what is given.
     """
+    key = _key(name)
+    module = importlib.import_module(f"experiments.scenarios.{_STUDIES[key]}")
+    made = getattr(module, key.lower())(given or Given(tables={}, seed=seed))
+    assert isinstance(made, Study)
+    return made
+
+
+def given_for(name: str, seed: int, files: Sequence[Path], settings: Mapping[str, float], graph: Graph | None) -> Given:
+    """Return what the study of that name is made from, with one's own files, figures and model.
+
+    Raises:
+        KeyError: there is no such study.
+        UserError: the study takes no such thing, or a file or a figure cannot be used; the message says what it takes.
+    """
+    key = _key(name)
+    if not (files or settings or graph is not None):
+        return Given(tables={}, seed=seed)
+    names = _TABLES.get(key, ())
+    if not names:
+        raise UserError(f"{key} takes no figures of your own; for your model: python -m {_ELSEWHERE[key]}")
+    if graph is not None and key != "R12":
+        raise UserError(f"{key} takes no --model; R12 does")
+    tables = [load_table(other) for other in names]
+    _see_known(key, tables, settings)
+    if key == "R10":
+        if not files:
+            raise UserError("R10 takes --set for recorded logs only; give a --table for each")
+        return Given(tables={"R10": with_facts(tables[0], settings)}, seed=seed, logs=tuple(files))
+    if len(files) > 1:
+        raise UserError(f"{key} takes one --table; R10 takes a log of each run")
+    if files:
+        tables[0] = own_grid(files[0], tables[0]) if key == "R9" else own_rows(files[0], tables[0])
+    return Given(tables={table.name: with_facts(table, settings) for table in tables}, seed=seed, graph=graph)
+
+
+def _see_known(key: str, tables: Sequence[Table], settings: Mapping[str, float]) -> None:
+    """Refuse a setting that no table of the study has, and a share of 1 or more."""
+    numbers = (fact for table in tables for fact, value in table.facts.items() if isinstance(value, int | float))
+    known = [fact for fact in numbers if key != "R10" or fact in _CRITERION]
+    for setting, value in settings.items():
+        if setting not in known:
+            close = difflib.get_close_matches(setting, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"{key} has no figure {setting!r}{hint} (known: {', '.join(known) or 'none'})")
+        if setting.endswith("_ratio") and value >= 1.0:
+            raise UserError(f"{setting} is a share, below 1, and not {value:g}")
+
+
+def _key(name: str) -> str:
     key = name.upper()
     if key not in _STUDIES:
         close = difflib.get_close_matches(key, _STUDIES, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise KeyError(f"there is no study {name!r}{hint} (known: {', '.join(_STUDIES)})")
-    module = importlib.import_module(f"experiments.scenarios.{_STUDIES[key]}")
-    made = getattr(module, key.lower())(seed)
-    assert isinstance(made, Study)
-    return made
+    return key
 
 
-def draw(name: str, folder: Path, seed: int = 0) -> Path | None:
+def draw(name: str, folder: Path, given: Given) -> Path | None:
     """Draw the picture of a study, if it has one, and return its path without the suffix."""
     from experiments.scenarios import pictures
 
-    return pictures.draw(name, folder, seed)
+    return pictures.draw(name, folder, given)

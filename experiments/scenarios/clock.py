@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.arguments import UserError
 from experiments.evaluator.dynamics import (
     Cost,
     Drift,
@@ -19,55 +21,71 @@ from experiments.evaluator.dynamics import (
     periodic,
     simulate,
 )
-from experiments.evaluator.dynamics.threshold import Threshold, find_threshold, median_threshold
-from experiments.published import Table, load_table
+from experiments.evaluator.dynamics.threshold import (
+    Criterion,
+    Threshold,
+    ThresholdError,
+    find_threshold,
+    median_threshold,
+    threshold_of_log,
+)
+from experiments.published.checks import grid_checks
+from experiments.scenarios.given import origin, read_log
 from experiments.scenarios.study import Study
-from experiments.units import seconds
+from experiments.units import counted, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from experiments.published import Table
+    from experiments.scenarios.given import Given
 
 Array = NDArray[np.float64]
 _CLOSED: Final = Trace(title="closed", arrivals_s=None)
 _COLD_PLATE: Final = RcChain(names=("die",), capacities_j_per_k=(100.0,), resistances_k_per_w=(0.1,))
 
 
-def r9(seed: int = 0) -> Study:
+def r9(given: Given) -> Study:
     """Fit latency = fixed + work / f x (1 + (load / knee)^order) to the table and simulate each cell of it."""
-    table = load_table("R9")
+    table = given.table("R9")
     clocks = np.array(table.column("clock_hz"))
     loads = np.array([float(name.split("_")[1]) for name in table.columns[1:]])
-    published = np.array([row[1:] for row in table.rows], dtype=float)
-    fixed_s, cycles, knee, order = _fit_contention(clocks, loads, published)
+    stated = np.array([row[1:] for row in table.rows], dtype=float)
+    fixed_s, cycles, knee, order = _fit_contention(clocks, loads, stated)
     simulated = np.array(
-        [[_cell(fixed_s, cycles * (1 + (load / knee) ** order) / clock, seed) for load in loads] for clock in clocks]
+        [
+            [_cell(fixed_s, cycles * (1 + (load / knee) ** order) / clock, given.seed) for load in loads]
+            for clock in clocks
+        ]
     )
-    error = simulated / published - 1.0
-    head = "clock     " + "  ".join(f"load {load:>3.0f}          " for load in loads)
+    error = simulated / stated - 1.0
+    head = "clock     " + "  ".join(f"load {load:>3g}          " for load in loads)
     rows = (
         f"{clock / 1e6:4.0f} MHz  "
         + "  ".join(f"{seconds(s):>8} ({seconds(p)})" for s, p in zip(mine, theirs, strict=True))
-        for clock, mine, theirs in zip(clocks, simulated, published, strict=True)
+        for clock, mine, theirs in zip(clocks, simulated, stated, strict=True)
     )
     worst, rms = float(np.abs(error).max()), float(np.sqrt((error**2).mean()))
     return Study(
         name="R9",
-        title="latency over clock and load: simulated (published)",
+        title=f"latency over clock and load: simulated ({origin(table)})",
         lines=(
             head,
             *rows,
             (f"law: {seconds(fixed_s)} + {cycles / 1e6:.3g} Mcycles / f x (1 + (load / {knee:.3g})^{order:.2g});"
             f" error {rms:.1%} rms, {worst:.1%} at worst"),
+            *(f"{'agrees' if check.holds else 'DIFFERS'}: {check.text}" for check in grid_checks(table)),
         ),
-        figures={"latency_s": simulated.tolist(), "published_s": published.tolist(), "worst_error_ratio": worst,
-                 "rms_error_ratio": rms},
-        assumptions=("four parameters are fitted to the sixteen cells, so this is a description, not a prediction",),
+        figures={"latency_s": simulated.tolist(), "stated_s": stated.tolist(), "worst_error_ratio": worst,
+                 "rms_error_ratio": rms, "clock_hz": clocks.tolist(), "load": loads.tolist()},
+        assumptions=(f"four parameters are fitted to the {stated.size} cells: a description, not a prediction",),
     )  # fmt: skip
 
 
 def _cell(fixed_s: float, compute_s: float, seed: int) -> float:
     machine = Machine(cost=Cost(compute_s=compute_s, fixed_s=fixed_s), chain=_COLD_PLATE)
-    result = simulate(machine, _CLOSED, horizon_s=2.0, seed=seed)
+    result = simulate(machine, _CLOSED, horizon_s=max(2.0, 4 * machine.cost.latency_s()), seed=seed)
     return float(np.median(result.latency_s))
 
 
@@ -78,7 +96,7 @@ def _fit_contention(clocks: Array, loads: Array, published: Array) -> tuple[floa
         for order in np.linspace(1.0, 4.0, 31):
             slow = np.outer(1.0 / clocks, 1.0 + (loads / knee) ** order)
             design = np.stack([1.0 / published.ravel(), (slow / published).ravel()], axis=1)
-            (fixed_s, cycles), *_ = np.linalg.lstsq(design, np.ones(published.size), rcond=None)
+            fixed_s, cycles = _nonnegative(design)
             squares = float(((design @ [fixed_s, cycles] - 1.0) ** 2).sum())
             if best is None or squares < best[0]:
                 best = squares, (float(fixed_s), float(cycles), float(knee), float(order))
@@ -86,17 +104,29 @@ def _fit_contention(clocks: Array, loads: Array, published: Array) -> tuple[floa
     return best[1]
 
 
-def r10(seed: int = 0) -> Study:
-    """Recover threshold and slopes from simulated ramps, three per device, and show the chain to the latency step."""
-    table = load_table("R10")
+def _nonnegative(design: Array) -> tuple[float, float]:
+    """Return the least squares weights of both columns for a sum of 1; none of a latency's parts is negative."""
+    both = np.linalg.lstsq(design, np.ones(len(design)), rcond=None)[0]
+    if both.min() >= 0.0:
+        return float(both[0]), float(both[1])
+    alone = [float(column.sum() / (column @ column)) for column in design.T]
+    errors = [float(((weight * column - 1.0) ** 2).sum()) for weight, column in zip(alone, design.T, strict=True)]
+    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+
+
+def r10(given: Given) -> Study:
+    """Recover threshold and slopes from simulated ramps, three per device, and show the chain to the latency step.
+
+    With logs, the procedure on what was recorded.
+    """
+    table, seed = given.table("R10"), given.seed
+    if given.logs:
+        return _recorded(table, given.logs)
     lines, figures = [], {}
     for row in (dict(zip(table.columns, values, strict=True)) for values in table.rows):
         found = median_threshold(tuple(_ramp(row, table, seed + run) for run in range(int(table.fact("runs")))))
         lines.append(_threshold_line(row, found))
-        figures[row["device"]] = {
-            "onset_c": found.onset_c, "break_c": found.break_c,
-            "below_per_k": found.below_per_k, "above_per_k": found.above_per_k,
-        }  # fmt: skip
+        figures[row["device"]] = dataclasses.asdict(found)
     step, figures["chain"] = _chain(table, seed)
     return Study(
         name="R10",
@@ -108,6 +138,44 @@ def r10(seed: int = 0) -> Study:
         ),
         figures=figures,
         assumptions=("a cold plate of 0.1 K/W under 150 W mean, operating points of 15 MHz, 0.1 % jitter",),
+    )
+
+
+def _recorded(table: Table, paths: Sequence[Path]) -> Study:
+    """Find the threshold in each log, and the median over them."""
+    criterion = Criterion(
+        fall_ratio=table.fact("frequency_fall_ratio"), deviation_factor=table.fact("deviation_factor")
+    )
+    lines, found = [], []
+    for path in paths:
+        log = read_log(path)
+        try:
+            one = threshold_of_log(log, criterion)
+        except ThresholdError as error:
+            raise UserError(f"{path} shows no threshold: {error}") from error
+        minutes = float(log.time_s[-1] - log.time_s[0]) / 60.0
+        ramp = float(log.temperature_c[-1] - log.temperature_c[0]) / minutes
+        fast = "; faster than the procedure's" if ramp > 1.1 * 60.0 * table.fact("ramp_k_per_s") else ""
+        lines.append(f"{path}: {len(log.time_s)} samples over {minutes:.0f} min, {ramp:.2g} K/min{fast}: {_found(one)}")
+        found.append(one)
+    whole, runs = median_threshold(tuple(found)), int(table.fact("runs"))
+    lines.append(f"median of {counted(len(found), 'run')}: {_found(whole)}")
+    if len(found) < runs:
+        lines.append(f"the procedure takes {runs} runs: repeat the ramp, and give a --table for each")
+    return Study(
+        name="R10",
+        title=f"throttling threshold of what was recorded: the clock {criterion.fall_ratio:.0%} down and the latency's"
+        f" deviation {criterion.deviation_factor:g} times that of the first fifth",
+        lines=tuple(lines),
+        figures={"runs": len(found), **dataclasses.asdict(whole)},
+        assumptions=("the load was constant, and the temperature is that of what throttles",),
+    )
+
+
+def _found(one: Threshold) -> str:
+    return (
+        f"the criterion fires at {one.onset_c:.1f} degC, the drift breaks at {one.break_c:.1f} degC, slopes"
+        f" {one.below_per_k:.2%}/K below and {one.above_per_k:.2%}/K above"
     )
 
 

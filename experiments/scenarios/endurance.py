@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from experiments.evaluator.dynamics import (
     Conditions,
@@ -22,6 +22,9 @@ from experiments.evaluator.dynamics import (
 from experiments.evaluator.dynamics.compare import Standing, compare_runs
 from experiments.scenarios.study import Study
 from experiments.units import joules, seconds, watts
+
+if TYPE_CHECKING:
+    from experiments.scenarios.given import Given
 
 _CLOSED: Final = Trace(title="closed", arrivals_s=None)
 _LADDER: Final = tuple(
@@ -43,15 +46,15 @@ def _laptop() -> Machine:
     )
 
 
-def r17(seed: int = 0) -> Study:
+def r17(given: Given) -> Study:
     """Run flat out for an hour under the cap, over air temperatures and altitudes, and without the cap."""
     machine = _laptop()
     lines, figures = [], {}
-    free = _hour(dataclasses.replace(machine, trips=()), 25.0, 0.0, seed)
+    free = _hour(dataclasses.replace(machine, trips=()), 25.0, 0.0, given.seed)
     lines.append(f"without the cap at 25 degC: {_summary(free)}")
     for ambient_c in (25.0, 35.0, 45.0):
         for altitude_m in (0.0, 2000.0):
-            result = _hour(machine, ambient_c, altitude_m, seed)
+            result = _hour(machine, ambient_c, altitude_m, given.seed)
             lines.append(f"{ambient_c:.0f} degC, {altitude_m:4.0f} m: {_summary(result)}")
             figures[f"{ambient_c:.0f} degC, {altitude_m:.0f} m"] = {
                 "peak_c": float(result.temperatures_c[:, 0].max()),
@@ -82,9 +85,9 @@ def _summary(result: Result) -> str:
     )
 
 
-def r18(seed: int = 0) -> Study:
+def r18(given: Given) -> Study:
     """Simulate 72 h: batches of 1 and 16 in turn, air of 25 to 45 degC over the day, supply 10 % up and down."""
-    result = endurance(seed)
+    result = endurance(given.seed)
     drift = result.drift_ratio()
     lines = (
         f"{result.requests} batches in {result.horizon_s / 3600:.0f} h, {result.unfinished} not answered",
@@ -123,9 +126,9 @@ def endurance(seed: int = 0, hours: float = 72.0) -> Result:
     return simulate(machine, trace, horizon_s=horizon_s, step_s=1.0, surroundings=around, seed=seed)
 
 
-def t11c(seed: int = 0) -> Study:
+def t11c(given: Given) -> Study:
     """Replay case T11(c): A slows from 196 to 400 ms in steps, B keeps 217 ms."""
-    runs = t11c_runs(seed)
+    runs = t11c_runs(given.seed)
     standing: Standing = compare_runs(runs)
     assert standing.crossover_s is not None, "the case has one crossover"
     means = " and ".join(f"{name} {seconds(value)}" for name, value in standing.sustained_s.items())

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
-from experiments.published import Table, load_table
+import numpy as np
+
+from experiments.arguments import UserError
 from experiments.scenarios.study import Study
 from experiments.units import seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from experiments.published import Table
+    from experiments.scenarios.given import Given
+    from graphs import Graph
+
 _HALF_PRECISION_SCALE_BITS = 16
 
 
-def r11(_seed: int = 0) -> Study:
+def r11(given: Given) -> Study:
     """Interpolate the violation table, and read off it what spreading the activations is worth in K."""
-    table = load_table("R11")
-    spread = table.fact("spread_violation_ratio")
-    cooler_c = temperature_of(table, spread)
+    table = given.table("R11")
+    for column in table.columns:
+        if len(table.rows) < 2 or (np.diff(table.column(column)) <= 0).any():
+            raise UserError(f"{table.report}: {column} must rise from row to row, over two rows or more")
+    spread, rows = table.fact("spread_violation_ratio"), table.column("temperature_c")
+    middle_c = rows[len(rows) // 2]
+    try:
+        cooler_c = temperature_of(table, spread)
+    except ValueError as error:
+        raise UserError(f"spread_violation_ratio is outside the table ({spread:.2%})") from error
+    shown = sorted({*rows, *((low + high) / 2 for low, high in itertools.pairwise(rows))})
     lines = [
         f"{t:5.1f} degC: worst path {path_at(table, t) * 1e9:.2f} ns, {violations_at(table, t):6.2%} violations"
-        for t in (85.0, 90.0, 95.0, 102.0, 108.0, 115.0)
+        for t in shown
     ]
-    gain_k = 102.0 - cooler_c
+    gain_k = middle_c - cooler_c
     return Study(
         name="R11",
-        title="timing violations over temperature (between the published points: log-odds linear in temperature)",
-        lines=(*lines, f"spreading the activations, {spread:.1%} violations, is worth {gain_k:.1f} K at 102 degC"),
+        title="timing violations over temperature (between the rows: log-odds linear in temperature)",
+        lines=(
+            *lines,
+            f"spreading the activations, {spread:.1%} violations, is worth {gain_k:.1f} K at {middle_c:g} degC",
+        ),
         figures={"spread_equivalent_c": cooler_c, "spread_gain_k": gain_k},
-        assumptions=("the published 2.1 % is read against the row at 102 degC, which the report does not say",),
+        assumptions=(
+            f"{spread:.1%} with activations spread is read against the row at {middle_c:g} degC, which nobody says",
+        ),
     )
 
 
@@ -76,32 +96,42 @@ def _between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
     return float(ys[-1])
 
 
-def r12(_seed: int = 0) -> Study:
-    """Stream Whisper-tiny's weights once per frame through the DMA and count the copies that fit the deadline."""
-    from graphs import zoo
-
-    table = load_table("R12")
+def r12(given: Given) -> Study:
+    """Stream a model's weights once per frame through the DMA and count the copies that fit the deadline."""
+    table = given.table("R12")
     frame_s = table.fact("frame_s")
-    encoder = zoo.build("whisper_tiny_encoder").parameters
-    parts = {"encoder": encoder, "encoder and decoder": encoder + zoo.build("whisper_tiny_decoder").parameters}
+    parts = _parameters(given.graph)
     lines, figures = [], {}
-    for weights in table.column("weights"):
-        row = table.row(weights)
+    for row in (dict(zip(table.columns, values, strict=True)) for values in table.rows):
         for part, parameters in parts.items():
             byte_count = weight_bytes(parameters, row["bits"], row["block"])
             for speed in ("slow", "fast"):
                 rate = table.fact(f"{speed}_dma_bytes_per_s")
                 copy_s, copies = byte_count / rate, int(frame_s / (byte_count / rate))
                 verdict = f"fits, {copies} copies at most" if copies else "does NOT fit"
-                lines.append(f"{weights}, {part}: {size(byte_count)} at {size(rate)}/s: {seconds(copy_s)}, {verdict}")
-                figures[f"{weights}, {part}, {speed}"] = {"copy_s": copy_s, "copies": copies}
+                lines.append(
+                    f"{row['weights']}, {part}: {size(byte_count)} at {size(rate)}/s: {seconds(copy_s)}, {verdict}"
+                )
+                figures[f"{row['weights']}, {part}, {speed}"] = {"copy_s": copy_s, "copies": copies}
     return Study(
         name="R12",
         title=f"does a frame of {seconds(frame_s)} fit the DMA? (all weights move once per copy)",
         lines=tuple(lines),
         figures=figures,
-        assumptions=("block-wise: one 16-bit scale per 32 weights; compute and activations hide behind the DMA",),
+        assumptions=("block-wise: a 16-bit scale per block; compute and activations hide behind the DMA",),
     )
+
+
+def _parameters(graph: Graph | None) -> dict[str, int]:
+    """Return the parameters of each part that is streamed: of one's own model, or of Whisper-tiny."""
+    if graph is not None:
+        if not graph.parameters:
+            raise UserError(f"{graph.name} has no parameters to stream")
+        return {graph.name: graph.parameters}
+    from graphs import zoo
+
+    encoder = zoo.build("whisper_tiny_encoder").parameters
+    return {"encoder": encoder, "encoder and decoder": encoder + zoo.build("whisper_tiny_decoder").parameters}
 
 
 def weight_bytes(parameters: int, bits: int, block: int) -> float:

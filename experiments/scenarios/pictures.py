@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from experiments import store
 from experiments.evaluator.dynamics.compare import compare_runs
-from experiments.picture import pyplot, save
-from experiments.published import load_table
+from experiments.picture import Grid, draw_grids
 from experiments.scenarios.clock import r9
 from experiments.scenarios.endurance import t11c_runs
+from experiments.scenarios.given import origin
 from experiments.sustained_plot import draw_latencies
 from experiments.units import seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from experiments.scenarios.given import Given
 
-def draw(name: str, folder: Path, seed: int) -> Path | None:
+_ORIGINS: Final = {"published": "published, unverified", "given": "as given"}
+
+
+def draw(name: str, folder: Path, given: Given) -> Path | None:
     """Draw the study of that name to `folder`, and return the path without suffix; None when it has no picture."""
     if name == "R9":
-        return _heat_map(folder / "r9_heat_map", seed)
+        return _heat_map(folder / "r9_heat_map", given)
     if name == "T11C":
-        runs = t11c_runs(seed)
+        runs = t11c_runs(given.seed)
         stem = folder / "t11c_burst_sustained"
         draw_latencies(runs, compare_runs(runs), "Case T11(c): the burst winner is not the sustained winner", stem)
         return stem
     return None
 
 
-def _heat_map(stem: Path, seed: int) -> Path:
-    """Draw latency over clock and load, the published value in brackets."""
-    figures: dict[str, Any] = dict(r9(seed).figures)
-    table = load_table("R9")
-    simulated, published = figures["latency_s"], figures["published_s"]
-    figure, axis = pyplot().subplots(figsize=(6.4, 4.6), layout="constrained")
-    image = axis.imshow(simulated, cmap="cividis_r", aspect="auto")
-    for i, (mine, theirs) in enumerate(zip(simulated, published, strict=True)):
-        for j, (value, stated) in enumerate(zip(mine, theirs, strict=True)):
-            dark = image.norm(value) > 0.5
-            text = f"{seconds(value)}\n({seconds(stated)})"
-            axis.text(j, i, text, ha="center", va="center", fontsize=9, color="white" if dark else "black")
-    axis.set_xticks(range(len(table.columns) - 1), [name.split("_")[1] for name in table.columns[1:]])
-    axis.set_yticks(range(len(table.rows)), [f"{clock / 1e6:.0f} MHz" for clock in table.column("clock_hz")])
-    axis.set_xlabel("load (requests at a time)")
-    axis.set_title("R9: simulated latency (published, unverified)", fontsize=11)
-    save(figure, stem)
+def _heat_map(stem: Path, given: Given) -> Path:
+    """Draw latency over clock and load, the stated value in brackets, and write the same as a CSV file."""
+    figures: dict[str, Any] = dict(r9(given).figures)
+    clocks, loads, simulated, stated = (figures[name] for name in ("clock_hz", "load", "latency_s", "stated_s"))
+    grid = Grid(
+        title=f"R9: simulated latency ({_ORIGINS[origin(given.table('R9'))]})",
+        values=simulated,
+        texts=[[f"{seconds(s)}\n({seconds(p)})" for s, p in zip(*rows, strict=True)]
+               for rows in zip(simulated, stated, strict=True)],
+        rows=[f"{clock / 1e6:g} MHz" for clock in clocks],
+        columns=[f"{load:g}" for load in loads],
+    )  # fmt: skip
+    draw_grids([grid], "load (requests at a time)", stem)
+    cells = (
+        {"clock_hz": clock, "load": load, "simulated_s": mine, "stated_s": theirs}
+        for clock, *rows in zip(clocks, simulated, stated, strict=True)
+        for load, mine, theirs in zip(loads, *rows, strict=True)
+    )
+    store.write_csv(stem.with_suffix(".csv"), ("clock_hz", "load", "simulated_s", "stated_s"), cells)
     return stem

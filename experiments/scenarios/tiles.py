@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from experiments import published
-from experiments.published import load_table
+from experiments.scenarios.given import origin
 from experiments.scenarios.study import Study
 from experiments.units import quantity, seconds, size
 from partition import load_device
@@ -25,6 +25,7 @@ from partition.tile import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from experiments.scenarios.given import Given
     from partition.tile import Cost
 
 _NPU: Final = Path(published.__file__).parent / "report_npu.toml"
@@ -43,35 +44,42 @@ def reported_npu() -> NpuMachine:
     return npu_machine(load_device(str(_NPU)), "fp16")
 
 
-def r4(_seed: int = 0) -> Study:
+def r4(given: Given) -> Study:
     """Hold bytes x passes / bandwidth against compute, and say what fewer passes or a wider bus would change."""
-    table = load_table("R4")
-    _, moved, passes, bandwidth, stated_s, compute_s = table.rows[0]
-    bound = BandwidthBound(moved_bytes=moved, passes=passes, bytes_per_s=bandwidth, compute_s=compute_s)
-    once = dataclasses.replace(bound, passes=1)
-    balanced = moved * passes / compute_s
-    return Study(
-        name="R4",
-        title="latency by memory bandwidth: the longer of moving and computing",
-        lines=(
+    table = given.table("R4")
+    lines, cases = [], {}
+    for case, moved, passes, bandwidth, stated_s, compute_s in table.rows:
+        bound = BandwidthBound(moved_bytes=moved, passes=passes, bytes_per_s=bandwidth, compute_s=compute_s)
+        once = dataclasses.replace(bound, passes=1)
+        balanced = moved * passes / compute_s
+        stated = "" if math.isnan(stated_s) else f" ({origin(table)} {seconds(stated_s)})"
+        longer, shorter = max(bound.memory_s, bound.compute_s), min(bound.memory_s, bound.compute_s)
+        still = " still" if once.bound == bound.bound else ""
+        lines += [
             (
-                f"{size(moved)} x {passes:g} passes / {size(bandwidth)}/s = {seconds(bound.memory_s)} (published"
-                f" {seconds(stated_s)}) against {seconds(compute_s)} of compute: {bound.bound} is the limit, by"
-                f" {bound.memory_s / bound.compute_s:.1f} times"
+                f"{case}: {size(moved)} x {passes:g} passes / {size(bandwidth)}/s = {seconds(bound.memory_s)}{stated}"
+                f" against {seconds(compute_s)} of compute: {bound.bound} is the limit, by {longer / shorter:.1f} times"
             ),
             (
                 f"amplification {passes:g}: each byte moved once takes {seconds(once.memory_s)}, and {once.bound} is"
-                " the limit still"
+                f" the limit{still}"
             ),
             f"compute would be the limit from {size(balanced)}/s on",
-        ),
-        figures={"latency_s": bound.latency_s, "once_s": once.latency_s, "balanced_bytes_per_s": balanced},
+        ]
+        cases[str(case)] = {
+            "latency_s": bound.latency_s, "once_s": once.latency_s, "balanced_bytes_per_s": balanced,
+        }  # fmt: skip
+    return Study(
+        name="R4",
+        title="latency by memory bandwidth: the longer of moving and computing",
+        lines=tuple(lines),
+        figures=cases,
     )
 
 
-def r5(_seed: int = 0) -> Study:
+def r5(given: Given) -> Study:
     """Run both kernels of R5 in the NPU's own tile and in the GPU's, on the reported NPU."""
-    table, machine = load_table("R5"), reported_npu()
+    table, machine = given.table("R5"), reported_npu()
     lines, figures = [], {}
     for name, (operator, own, carried) in _KERNELS.items():
         layer, row = parse_operator(operator), table.row(name)
@@ -112,9 +120,9 @@ def _why(cost: Cost) -> str:
     return f"of {seconds(cost.latency_s)}: {parts}"
 
 
-def r6(_seed: int = 0) -> Study:
+def r6(given: Given) -> Study:
     """Cause both stalls on the reported NPU, and add the jitters of the cache's coherence up."""
-    table, machine = load_table("R6"), reported_npu()
+    table, machine = given.table("R6"), reported_npu()
     layer = parse_operator("conv2d:c=64,k=64,y=56,x=56,f=3")
     conflict_s = evaluate_npu(layer, machine, NpuTile(y=32, x=32, k=1, c=64, double=_SINGLE)).part(
         "weight-buffer conflict"

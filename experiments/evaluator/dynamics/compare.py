@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _BURST_S = 60.0
 _WIDTHS_S = (10.0, 60.0, 180.0, 300.0)
+_STEPS = 10
+
+
+def _mean(low: float, high: float) -> float:
+    return (low + high) / 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,3 +88,19 @@ def _ahead(first: Result, last: Result, window_s: float) -> tuple[list[float], N
     ends = sorted(by_window[0].keys() & by_window[1].keys())
     ahead = np.array([by_window[1][end] < by_window[0][end] for end in ends], dtype=bool)
     return [float(end - window_s) for end in ends], ahead
+
+
+def crossing(
+    is_ahead: Callable[[float], bool], low: float, high: float, *, middle: Callable[[float, float], float] = _mean
+) -> tuple[float, bool] | None:
+    """Return where `is_ahead` changes between the two ends, and whether it holds above; None where both ends agree."""
+    at_low = is_ahead(low)
+    if at_low == is_ahead(high):
+        return None
+    for _ in range(_STEPS):
+        between = middle(low, high)
+        if is_ahead(between) == at_low:
+            low = between
+        else:
+            high = between
+    return middle(low, high), not at_low

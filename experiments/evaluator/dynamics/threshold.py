@@ -12,14 +12,32 @@ if TYPE_CHECKING:
     from experiments.evaluator.dynamics.result import Result
 
 Array = NDArray[np.float64]
-FALL_RATIO: Final = 0.02
-DEVIATION_FACTOR: Final = 3.0
 _BASELINE_SHARE: Final = 0.2
 _BREAK_STEP_K: Final = 0.05
+_WINDOWS: Final = 150  # 30 s of a ramp from 60 to 98 degC at 0.5 K/min
+_LEAST_SAMPLES: Final = 3
 
 
 class ThresholdError(ValueError):
     """The trace does not show a threshold; the message says what is missing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Criterion:
+    """The published one: the clock down by that share, and the latency's deviation that many times its baseline."""
+
+    fall_ratio: float = 0.02
+    deviation_factor: float = 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """A recorded run, a sample per request, in the order of time."""
+
+    time_s: Array
+    temperature_c: Array
+    clock_hz: Array
+    latency_s: Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,17 +61,49 @@ def find_threshold(result: Result, window_s: float) -> Threshold:
     Raises:
         ThresholdError: too few windows, or no window meets the criterion.
     """
-    temperature_c, clock, mean_s, deviation_s = _per_window(result, window_s)
+    return _threshold(_per_window(result, window_s), window_s, Criterion())
+
+
+def threshold_of_log(log: Log, criterion: Criterion) -> Threshold:
+    """Read threshold and slopes off a recorded ramp, in as many windows as the published procedure has.
+
+    Raises:
+        ThresholdError: it is no rising ramp, has too few samples, or never meets the criterion.
+    """
+    begin_s, end_s = float(log.time_s[0]), float(log.time_s[-1])
+    if (np.diff(log.time_s) < 0).any() or end_s <= begin_s:
+        raise ThresholdError("its times do not rise")
+    window_s = (end_s - begin_s) / _WINDOWS
+    slot = np.minimum(np.floor((log.time_s - begin_s) / window_s), _WINDOWS - 1).astype(int)
+    rows = []
+    for window in range(_WINDOWS):
+        inside = slot == window
+        if inside.sum() >= _LEAST_SAMPLES:
+            latency_s = log.latency_s[inside]
+            rows.append(
+                (log.temperature_c[inside].mean(), log.clock_hz[inside].mean(), latency_s.mean(), latency_s.std())
+            )
+    columns = np.array(rows).reshape(-1, 4).T
+    return _threshold((columns[0], columns[1], columns[2], columns[3]), window_s, criterion)
+
+
+def _threshold(columns: tuple[Array, Array, Array, Array], window_s: float, criterion: Criterion) -> Threshold:
+    temperature_c, clock, mean_s, deviation_s = columns
     baseline = max(3, int(len(temperature_c) * _BASELINE_SHARE))
     if len(temperature_c) < 4 * baseline:
-        raise ThresholdError(f"only {len(temperature_c)} windows of {window_s:g} s have requests: ramp slower")
-    slow = clock <= (1.0 - FALL_RATIO) * np.median(clock[:baseline])
-    rough = deviation_s >= DEVIATION_FACTOR * np.median(deviation_s[:baseline])
+        raise ThresholdError(
+            f"only {len(temperature_c)} windows of {window_s:g} s have {_LEAST_SAMPLES} requests: ramp slower"
+        )
+    slow = clock <= (1.0 - criterion.fall_ratio) * np.median(clock[:baseline])
+    rough = deviation_s >= criterion.deviation_factor * np.median(deviation_s[:baseline])
     meets = np.flatnonzero(slow & rough)
     if len(meets) == 0:
-        raise ThresholdError(
-            f"no throttling up to {temperature_c.max():.1f} degC: the clock never fell by {FALL_RATIO:.0%}"
+        what = (
+            f"the latency's deviation never came to {criterion.deviation_factor:g} times its baseline meanwhile"
+            if slow.any()
+            else f"the clock never fell by {criterion.fall_ratio:.0%}"
         )
+        raise ThresholdError(f"no throttling up to {temperature_c.max():.1f} degC: {what}")
     break_c, below, above = _two_lines(temperature_c, mean_s)
     return Threshold(onset_c=float(temperature_c[meets[0]]), break_c=break_c, below_per_k=below, above_per_k=above)
 
@@ -71,7 +121,7 @@ def _per_window(result: Result, window_s: float) -> tuple[Array, Array, Array, A
     rows = []
     for window in np.unique(windows):
         latency_s, inside = result.latency_s[windows == window], steps == window
-        if len(latency_s) >= 3 and inside.any():
+        if len(latency_s) >= _LEAST_SAMPLES and inside.any():
             rows.append(
                 (result.temperatures_c[inside, 0].mean(), result.clock_ratio[inside].mean(), latency_s.mean(),
                  latency_s.std())
