@@ -171,6 +171,7 @@ def ends(parse: Callable[[str], float]) -> Callable[[str], tuple[float, float]]:
 
 
 positive_number = number(lambda n: n > 0, "a number above 0")
+share = number(lambda n: 0 <= n < 1, "a share of at least 0 and below 1, for example 0.05 for 5 %")
 finite = number(lambda _: True, "a number")
 celsius = number(lambda n: n > -273.15, "a temperature in degC")  # absolute zero
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive, positive_number, share
 
 if TYPE_CHECKING:
     import argparse
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         "Find the best tiles of every operator on a GPU and on an NPU, and what carrying them over costs.",
         "resnet18 --gpu sm8650 --npu sa8255p --simulate",
         "--op conv2d:c=64,k=64,y=56,x=56,f=3 --codegen 1",
+        "resnet18 --vtcm-mb 1 --slack 0.05",
     )
     parser.add_argument("model", nargs="?", default=None, metavar="MODEL", help="ONNX file or zoo name")
     parser.add_argument(
@@ -53,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--vtcm-mb", type=positive_number, default=None, metavar="MB", help="NPU memory (default: the device's)"
     )
+    parser.add_argument(
+        "--slack", type=share, default=None, metavar="R",
+        help="also find the tiles with the least DRAM traffic among those at most that share slower than the fastest, "
+             "for example 0.05, with the time they cost and the energy they save; the plan is made of them",
+    )  # fmt: skip
     parser.add_argument(
         "--simulate", action="store_true",
         help="also compile MODEL through ort_qnn at several memory sizes and read the simulator's trace",

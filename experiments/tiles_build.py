@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from compilers import Action, Artefact, CompilerError, Limits, compile_segment, get_compiler
 from experiments import store
 from experiments.console import plain_table
-from experiments.tiles_plan import buildable_tile
+from experiments.tiles_plan import Goal, buildable_tile
 from experiments.tiles_plot import short_layer
 from experiments.units import quantity, size
 from graphs import Calibration, Graph, GraphError, quantise, single
@@ -90,7 +90,7 @@ def build(
 def _rows(crossing: Crossing, machine: GpuMachine, targets: Targets, objective: str, root: Path) -> Iterator[Built]:
     layer = crossing.layer
     graph = None if layer.kind == NORM else graph_of(layer)
-    kernel = None if graph is None else buildable_tile(layer, machine, objective)
+    kernel = None if graph is None else buildable_tile(layer, machine, Goal(objective=objective))
     for target, device, processor, precision in _places(targets):
         tile = crossing.npu.tile if processor == _VECTOR_UNIT else kernel
         row = Built(operator=layer.name, target=target, precision=precision, tile=str(tile or "-"))

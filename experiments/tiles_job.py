@@ -53,6 +53,7 @@ class Options:
     npu_precision: str | None
     objective: str
     vtcm_mb: float | None
+    slack: float | None
     simulate: bool
     measure: int | None
     codegen: int
@@ -95,12 +96,22 @@ def run(options: Options) -> int:
         if print_operator_memories([c.layer for c in crossings], request.npu, request.folder, console):
             written += ", memory.csv"
     else:
-        from experiments.tiles_plan import carry
+        from experiments.tiles_plan import Goal, carry
 
         if print_memories(request.graph, request.npu, request.folder, console):
             written += ", memory.csv"
-        told = carry(request.graph, options.gpu, options.precision, request.gpu, options.objective, request.folder)
+        goal = Goal(objective=options.objective, slack_ratio=options.slack)
+        told = carry(request.graph, options.gpu, options.precision, request.gpu, goal, request.folder)
         console.print(told)
+    if options.slack is not None:
+        from experiments.tiles_power import print_frugal
+
+        machines = (
+            (request.npu, load_device(options.npu), "npu", options.npu_precision or options.precision),
+            (request.gpu, load_device(options.gpu), "gpu", options.precision),
+        )
+        print_frugal(request.layers, machines, options.slack, request.folder, console)
+        written += ", frugal.csv"
     if options.codegen:
         _build(options, request, crossings, console)
         written += ", artefacts.csv"

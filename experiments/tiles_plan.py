@@ -21,13 +21,21 @@ COMPILER: Final = "tvm"
 _KINDS: Final = (CONV, DEPTHWISE, MATMUL, POOL)
 
 
-def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, objective: str, folder: Path) -> str:
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """What a tile is chosen for; with `slack_ratio` the least traffic within that share of the fastest."""
+
+    objective: str = "latency"
+    slack_ratio: float | None = None
+
+
+def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, goal: Goal, folder: Path) -> str:
     """Write the plan and return a sentence with its path, or one that says why there is none."""
     chip = load_device(device)
     why = get_compiler(COMPILER).why_not(Action.COMPILE, chip, "gpu")
     if why is not None:
         return f"no plan with these tiles: {why}"
-    tiles = best_tiles(graph, gpu, objective)
+    tiles = best_tiles(graph, gpu, goal)
     if not tiles:
         return "no plan with these tiles: no operator is one kernel that can be told its tile"
     segment = Segment(
@@ -37,13 +45,13 @@ def carry(graph: Graph, device: str, precision: str, gpu: GpuMachine, objective:
     return f"wrote {len(tiles)} GPU tiles as the plan {path}: experiments.pareto ... --device {device} --plan {path}"
 
 
-def best_tiles(graph: Graph, gpu: GpuMachine, objective: str) -> tuple[Tile, ...]:
+def best_tiles(graph: Graph, gpu: GpuMachine, goal: Goal) -> tuple[Tile, ...]:
     """Return the best tile of each operator among those that a kernel can be written with."""
     known: dict[tuple[object, ...], GpuTile | None] = {}
     tiles = []
     for layer in kernel_layers(graph):
         if layer.signature not in known:
-            known[layer.signature] = buildable_tile(layer, gpu, objective)
+            known[layer.signature] = buildable_tile(layer, gpu, goal)
         found = known[layer.signature]
         if found is not None:
             tiles.append(Tile(node=layer.name, sizes=found.sizes))
@@ -63,9 +71,13 @@ def kernel_space(layer: Layer, gpu: GpuMachine) -> GpuSpace:
     return dataclasses.replace(space, staged=(False,)) if grouped else space
 
 
-def buildable_tile(layer: Layer, gpu: GpuMachine, objective: str) -> GpuTile | None:
+def buildable_tile(layer: Layer, gpu: GpuMachine, goal: Goal) -> GpuTile | None:
     """Return the best tile that a kernel can be written with, None where there is none."""
     try:
-        return search_gpu(layer, gpu, kernel_space(layer, gpu), objective=objective).tile
+        space = kernel_space(layer, gpu)
+        if goal.slack_ratio is None:
+            return search_gpu(layer, gpu, space, objective=goal.objective).tile
+        at_most_s = (1.0 + goal.slack_ratio) * search_gpu(layer, gpu, space).cost.latency_s
+        return search_gpu(layer, gpu, space, objective="traffic", at_most_s=at_most_s).tile
     except TileError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from experiments.units import joules, seconds, significant, watts
+from experiments.units import joules, seconds, significant, size, watts
 from partition import DeviceError
 
 if TYPE_CHECKING:
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from experiments.sustained_job import Run
     from partition import Device
 
-_TIE_RATIO: Final = 1.02
 _FLOOR_SHARE: Final = 0.4
 _NOTABLE_SHARE: Final = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Demands:
-    """What the deployment asks for; None = not asked."""
+    """What the deployment asks for; None = not asked. `slack_ratio` is the latency given away for less energy (R13)."""
 
     deadline_s: float | None = None
     cap_w: float | None = None
+    slack_ratio: float = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Choice:
 
 
 def choose(runs: Sequence[Run], demands: Demands, device: Device) -> Choice:
-    """Choose the fastest that meets the demands, or, under a deadline, the one with the least energy.
+    """Choose the least energy of what meets the demands: under a deadline of all, else near the fastest.
 
     Raises:
         ValueError: there is no run.
@@ -50,7 +50,7 @@ def choose(runs: Sequence[Run], demands: Demands, device: Device) -> Choice:
         reasons = [f"{run.name} {refusals[run.name]}" for run in sorted(runs, key=_p99)[:3]]
         return Choice(run=None, sentences=(f"Nothing meets the demands; the nearest is {nearest.name}.", *reasons))
     best = _best(able, demands)
-    sentences = [_headline(best), *_against_fastest(best, runs, refusals), *_ties(best, able)]
+    sentences = [_headline(best), *_against_fastest(best, runs, refusals, demands), *_ties(best, able)]
     for processor in dict.fromkeys(run.row.processor for run in runs if run.row.processor != best.row.processor):
         rival = _best([run for run in runs if run.row.processor == processor], Demands())
         sentences.append(_why_not(best, rival, refusals[rival.name], device))
@@ -73,11 +73,11 @@ def _refusal(run: Run, demands: Demands) -> str | None:
 
 
 def _best(runs: Sequence[Run], demands: Demands) -> Run:
-    """Take the least energy under a deadline; else the least mean latency, where within 2 % energy decides."""
+    """Take the least energy under a deadline; else of those whose mean latency is within the slack of the least."""
     if demands.deadline_s is not None:
         return min(runs, key=_energy)
     fastest = min(_mean(run) for run in runs)
-    return min((run for run in runs if _mean(run) <= _TIE_RATIO * fastest), key=_energy)
+    return min((run for run in runs if _mean(run) <= (1.0 + demands.slack_ratio) * fastest), key=_energy)
 
 
 def _headline(run: Run) -> str:
@@ -89,7 +89,7 @@ def _headline(run: Run) -> str:
     )
 
 
-def _against_fastest(best: Run, runs: Sequence[Run], refusals: dict[str, str | None]) -> list[str]:
+def _against_fastest(best: Run, runs: Sequence[Run], refusals: dict[str, str | None], demands: Demands) -> list[str]:
     answering = [run for run in runs if run.result.requests]
     fastest = min(answering, key=_mean)
     if fastest is best:
@@ -98,9 +98,25 @@ def _against_fastest(best: Run, runs: Sequence[Run], refusals: dict[str, str | N
     if reason is not None:
         return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), but {reason}."]
     more = _energy(fastest) / _energy(best) - 1.0
-    if more <= 0.0:  # within 2 % of the fastest, which takes no more energy either
+    if more <= 0.0:  # within the slack of the fastest, which takes no more energy either
         return []
-    return [f"{fastest.name} is faster ({seconds(_mean(fastest))}), and takes {more:.0%} more energy to no use."]
+    told = f"{fastest.name} is faster ({seconds(_mean(fastest))}), and takes {more:.0%} more energy"
+    if demands.deadline_s is not None:
+        return [f"{told} to no use."]
+    return [f"{told} for {1.0 - _mean(fastest) / _mean(best):.1%} less latency{_moved(fastest, best)}."]
+
+
+def _moved(fastest: Run, best: Run) -> str:
+    """Say what both move through the DRAM, where that is known, and whether their energies can be told apart."""
+    moved = fastest.row.dram_bytes, best.row.dram_bytes
+    text = "" if None in moved else f", with {size(moved[0])} through the DRAM against {size(moved[1])}"
+    low_j, high_j = best.row.energy_low_j, best.row.energy_high_j
+    rival_low_j, rival_high_j = fastest.row.energy_low_j, fastest.row.energy_high_j
+    if None in (low_j, high_j, rival_low_j, rival_high_j):
+        return text
+    apart = (rival_low_j or 0.0) > (high_j or 0.0)
+    bounds = f"{joules(low_j)} to {joules(high_j)} against {joules(rival_low_j)} to {joules(rival_high_j)}"
+    return f"{text}; working, they take {bounds}{'' if apart else ', which may be the same'}"
 
 
 def _ties(best: Run, able: Sequence[Run]) -> list[str]:

@@ -44,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
     if not runs:
         console.print("no candidate can be simulated; the reasons are above", style="bold")
         return 1
-    choice = choose(runs, Demands(deadline_s=options.deadline, cap_w=options.power_cap), device)
+    choice = choose(
+        runs, Demands(deadline_s=options.deadline, cap_w=options.power_cap, slack_ratio=options.slack), device
+    )
     console.print(f"\n{rows[0].model} on {device.title}, {trace.title}, {conditions.text()}", style="bold")
     for sentence in choice.sentences:
         console.print(f"  {sentence}")

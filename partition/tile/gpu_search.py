@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ from partition.tile.cost import Cost, Point
 from partition.tile.frontier import Front
 from partition.tile.gpu import WIDEST_LOAD_BYTES, GpuSpace, GpuTile, Grid, evaluate, power_space
 from partition.tile.operators import Layer, TileError
+from partition.tile.search import ROUNDING, see_goal, traffic_cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,22 +43,22 @@ def search_gpu(
     space: GpuSpace | None = None,
     *,
     objective: str = "latency",
+    at_most_s: float = math.inf,
     block: tuple[int, int] | None = None,
 ) -> GpuResult:
     """Return the best kernel of the space (default: powers of two).
 
-    With `block`, only kernels whose blocks compute that many positions and channels.
+    Only kernels that take `at_most_s` count, and with `block` only those whose blocks compute that many positions and
+    channels. Of those with the least DRAM traffic it is the fastest.
 
     Raises:
         TileError: no kernel of the space is legal on the machine, or the objective is unknown.
     """
-    if objective not in ("latency", "energy"):
-        raise TileError(f"unknown objective {objective!r}; use one of latency, energy")
+    see_goal(objective, at_most_s)
     space = space or power_space(layer, machine)
     best, tile, costed = float("inf"), None, 0
     for grid, legal in _grids(layer, machine, space, block):
-        cost = grid.costs()[0 if objective == "latency" else 1]
-        cost = np.where(legal, cost, np.inf)
+        cost = np.where(legal, _cost(grid, objective, at_most_s), np.inf)
         costed += legal.size
         least = float(cost.min())
         if least < best:
@@ -65,6 +67,7 @@ def search_gpu(
     if tile is None:
         of_block = "" if block is None else f" with blocks of {block[0]} x {block[1]}"
         raise TileError(f"{layer.name}: no kernel{of_block} of the space ({space.name}) is legal on {machine.name}")
+    wanted = objective if math.isinf(at_most_s) else f"{objective} within {at_most_s:.4g} s"
     return GpuResult(
         layer=layer,
         tile=tile,
@@ -72,9 +75,19 @@ def search_gpu(
         space=space.name,
         configurations=space.size,
         costed=costed,
-        statement=f"least {objective} of all {space.size} configurations ({space.name}): {costed} costed, the others "
+        statement=f"least {wanted} of all {space.size} configurations ({space.name}): {costed} costed, the others "
         "refused by threads, lanes, load width or unrolling",
     )
+
+
+def _cost(grid: Grid, objective: str, at_most_s: float) -> Array:
+    """Return what to minimise; inf where it takes too long."""
+    seconds, energy, _ = grid.costs()
+    if objective == "traffic":
+        cost = traffic_cost(grid.dram_bytes(), seconds, at_most_s)
+    else:
+        cost = energy if objective == "energy" else seconds
+    return cost if math.isinf(at_most_s) else np.where(seconds <= (1.0 + ROUNDING) * at_most_s, cost, np.inf)
 
 
 def frontier_gpu(layer: Layer, machine: GpuMachine, space: GpuSpace | None = None) -> tuple[Point[GpuTile], ...]:

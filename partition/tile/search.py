@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-OBJECTIVES: Final = ("latency", "energy")
+OBJECTIVES: Final = ("latency", "energy", "traffic")
 # Up to this many configurations all are costed; beyond, the bound decides which.
 EXHAUSTIVE_LIMIT: Final = 4_000_000
+# A bound on the time is the time of a tile, and must not lose that tile to the last digit.
+ROUNDING: Final = 1e-9
 # Elements of one array: small enough that the dozen arrays of a step stay in the second-level cache.
 _CHUNK: Final = 1 << 12
 
@@ -52,22 +55,26 @@ def search_npu(
     space: NpuSpace | None = None,
     *,
     objective: str = "latency",
+    at_most_s: float = math.inf,
     exhaustive_limit: int = EXHAUSTIVE_LIMIT,
 ) -> NpuResult:
     """Return the best tile of the space (default: balanced sizes), with the proof that it is.
 
+    Only tiles that take `at_most_s` count. Of those with the least DRAM traffic it is the fastest.
+
     Raises:
         TileError: no tile of the space is legal on the machine, or the objective is unknown.
     """
-    _known(objective)
+    see_goal(objective, at_most_s)
     space = space or balanced_space(layer, machine)
     channels = _legal_channels(layer, machine, space)
     positions = np.array(list(itertools.product(space.y, space.x))).T
-    search = _BestOnly(objective)
+    goal = _Goal(objective=objective, at_most=at_most_s * machine.clock_hz)
+    search = _BestOnly(goal)
     chunks = _chunks(positions, channels.shape[1])
     exhaustive = space.size <= exhaustive_limit
     if not exhaustive:
-        chunks = _by_bound(layer, machine, chunks, channels, objective)
+        chunks = _by_bound(layer, machine, chunks, channels, goal)
     costed = 0
     for bound, chunk in chunks:
         if bound >= search.best:
@@ -76,7 +83,9 @@ def search_npu(
         search.look(grid, space, chunk, channels)
         costed += chunk.shape[1] * channels.shape[1] * _variants(space)
     if search.tile is None:
-        raise TileError(_why_none(layer, machine, space))
+        within = "" if math.isinf(at_most_s) else f"; none takes at most {at_most_s:.4g} s"
+        raise TileError(_why_none(layer, machine, space) + within)
+    wanted = objective if math.isinf(at_most_s) else f"{objective} within {at_most_s:.4g} s"
     return NpuResult(
         layer=layer,
         tile=search.tile,
@@ -84,7 +93,7 @@ def search_npu(
         space=space.name,
         configurations=space.size,
         costed=costed,
-        statement=_statement(space, costed, channels.shape[1], objective, exhaustive=exhaustive),
+        statement=_statement(space, costed, channels.shape[1], wanted, exhaustive=exhaustive),
     )
 
 
@@ -118,9 +127,16 @@ def frontier_npu(layer: Layer, machine: NpuMachine, space: NpuSpace | None = Non
     )
 
 
-def _known(objective: str) -> None:
+def see_goal(objective: str, at_most_s: float) -> None:
+    """Refuse an objective that is none, and the least traffic at any cost of time.
+
+    Raises:
+        TileError: it is refused.
+    """
     if objective not in OBJECTIVES:
         raise TileError(f"unknown objective {objective!r}; use one of {', '.join(OBJECTIVES)}")
+    if objective == "traffic" and math.isinf(at_most_s):
+        raise TileError("the least traffic is looked for within a bound on the time")
 
 
 def _memories(grid: Grid, space: NpuSpace) -> dict[tuple[tuple[bool, bool, bool], bool], Array]:
@@ -154,13 +170,13 @@ def _chunks(positions: Array, across: int, elements: int = _CHUNK) -> Iterator[t
 
 
 def _by_bound(
-    layer: Layer, machine: NpuMachine, chunks: Iterator[tuple[float, Array]], channels: Array, objective: str
+    layer: Layer, machine: NpuMachine, chunks: Iterator[tuple[float, Array]], channels: Array, goal: _Goal
 ) -> Iterator[tuple[float, Array]]:
     """Order the position pairs by the lowest bound over all channels, and cut them into chunks anew."""
     bounds, positions = [], []
     for _, chunk in chunks:
         grid = Grid.of(layer, machine, chunk, channels)
-        bounds.append(_bound(grid, objective).min(axis=1))
+        bounds.append(_bound(grid, goal).min(axis=1))
         positions.append(chunk)
     bound, every = np.concatenate(bounds), np.concatenate(positions, axis=1)
     order = np.argsort(bound, kind="stable")
@@ -170,7 +186,7 @@ def _by_bound(
         start += chunk.shape[1]
 
 
-def _bound(grid: Grid, objective: str) -> Array:
+def _bound(grid: Grid, goal: _Goal) -> Array:
     """Return what no loop order, buffers or residency can beat for each tile shape; inf where it cannot fit."""
     machine, layer = grid.machine, grid.layer
     weights = np.full((1, 1), grid.resident_bytes * layer.groups if layer.weights else 0.0)
@@ -178,15 +194,37 @@ def _bound(grid: Grid, objective: str) -> Array:
     streams = Streams.moving(grid, moved, setups=0.0)
     cycles = streams.cycles((True, True, True))
     least = np.minimum(grid.memory((False,) * 3, resident=False), grid.memory((False,) * 3, resident=True))
-    bound = streams.energy_j(cycles) if objective == "energy" else cycles
+    bound = goal.cost(streams, cycles)
     return np.where(least <= machine.budget_bytes, bound, np.inf)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Goal:
+    """What is to be least, among what takes at most so many cycles."""
+
+    objective: str
+    at_most: float
+
+    def cost(self, streams: Streams, cycles: Array) -> Array:
+        """Return what to minimise; inf where it takes too long."""
+        cost = cycles
+        if self.objective == "energy":
+            cost = streams.energy_j(cycles)
+        elif self.objective == "traffic":
+            cost = traffic_cost(streams.dram_bytes, cycles, self.at_most)
+        return cost if math.isinf(self.at_most) else np.where(cycles <= (1.0 + ROUNDING) * self.at_most, cost, np.inf)
+
+
+def traffic_cost(traffic: Array, time: Array, at_most: float) -> Array:
+    """Return the traffic and less than a byte for the time, so that of equal traffic the fastest is the best."""
+    return np.asarray(traffic + 0.5 * time / at_most)
 
 
 class _BestOnly:
     """Keeps the best configuration over the chunks of a space."""
 
-    def __init__(self, objective: str) -> None:
-        self._energy = objective == "energy"
+    def __init__(self, goal: _Goal) -> None:
+        self._goal = goal
         self.best = float("inf")
         self.tile: NpuTile | None = None
 
@@ -202,10 +240,7 @@ class _BestOnly:
                 bar = open_to.get((double, resident))
                 if bar is None:
                     continue
-                cost = costs[double]
-                if self._energy:
-                    cost = streams.energy_j(cost)
-                cost = cost + bar
+                cost = self._goal.cost(streams, costs[double]) + bar
                 least = float(cost.min())
                 if least < self.best:
                     self.best = least

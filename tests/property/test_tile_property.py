@@ -50,6 +50,28 @@ def test_the_bound_hides_no_better_tile(layer: Layer, precision: str, objective:
     assert every.cost.on_chip_bytes <= machine.budget_bytes
 
 
+@settings(max_examples=30, deadline=None)
+@given(layers(), st.sampled_from(sorted(MACHINES)), st.integers(15, 20), st.floats(0.0, 0.5))
+def test_the_least_traffic_keeps_to_its_time_and_the_bound_hides_no_better(
+    layer: Layer, precision: str, budget: int, slack: float
+) -> None:
+    machine = dataclasses.replace(MACHINES[precision], budget_bytes=float(1 << budget))
+    space = balanced_space(layer, machine)
+    try:
+        fastest = search_npu(layer, machine, space)
+    except TileError:
+        assume(False)
+    at_most_s = (1.0 + slack) * fastest.cost.latency_s
+    found = [
+        search_npu(layer, machine, space, objective="traffic", at_most_s=at_most_s, exhaustive_limit=limit)
+        for limit in (0, 1 << 60)
+    ]
+    assert found[0].cost.dram_bytes == pytest.approx(found[1].cost.dram_bytes, rel=1e-12)
+    assert found[0].cost.latency_s == pytest.approx(found[1].cost.latency_s, rel=1e-12)
+    assert found[0].cost.latency_s <= at_most_s * (1.0 + 1e-8)
+    assert found[0].cost.dram_bytes <= fastest.cost.dram_bytes
+
+
 @given(layers(), st.integers(1, 40))
 def test_bands_fetch_the_rows_that_their_outputs_need(layer: Layer, rows: int) -> None:
     assume(rows <= layer.y)

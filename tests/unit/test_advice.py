@@ -102,6 +102,23 @@ def test_a_deadline_leaves_the_least_energy_and_a_cap_leaves_out() -> None:
     assert "against a cap of" in capped.sentences[1]
 
 
+def test_latency_given_away_for_less_energy_is_told_with_both() -> None:
+    trace = Trace(title="closed", arrivals_s=None)
+    less = {**PARTS, "static": 5e-5}
+    bounds = {"energy_low_j": 1e-4, "energy_high_j": 3e-4}
+    fast = run_of(row("fast", "npu", 1e-3, dram_bytes=40_000), trace)
+    frugal = run_of(
+        row("frugal", "npu", 1.08e-3, energy_parts_j=less, energy_j=sum(less.values()), dram_bytes=10_000, **bounds),
+        trace,
+    )
+    assert choose([fast, frugal], Demands(), DEVICE).run is fast
+    chosen = choose([fast, frugal], Demands(slack_ratio=0.1), DEVICE)
+    assert chosen.run is frugal
+    text = " ".join(chosen.sentences)
+    assert "more energy for 7.4% less latency, with 40.0 kB through the DRAM against 10.0 kB" in text
+    assert "100 uJ to 300 uJ against 100 uJ to 1.00 mJ, which may be the same" in text
+
+
 def test_a_rival_whose_interval_overlaps_is_called_a_tie() -> None:
     trace = poisson(5.0, 60.0, 0)
     best = run_of(row("best", "npu", 1e-3, latency_low_s=0.9e-3, latency_high_s=1.2e-3), trace)
