@@ -44,7 +44,7 @@ def judge(case: suite.Case, folder: Path | None = None) -> suite.Outcome:
 
 
 def convert_and_run(
-    model: onnx.ModelProto, inputs: Sequence[Array], folder: Path, *, target: str = "iOS17"
+    model: onnx.ModelProto, inputs: Sequence[Array], folder: Path, *, target: str = "iOS17", compute: str = "fp32"
 ) -> list[Array]:
     """Lower, write, read back and run a model on these inputs; return the outputs in the graph's order.
 
@@ -57,7 +57,7 @@ def convert_and_run(
     for index, node in enumerate(shaped.graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
     package = folder / "model.mlpackage"
-    write_package(lower(shaped, target), package, target=target, compute="fp32")
+    write_package(lower(shaped, target), package, target=target, compute=compute)
     names = [info.name for info in shaped.graph.input]
     results = EmulatedSession(package).run(dict(zip(names, inputs, strict=True)))
     return [results[info.name] for info in shaped.graph.output]

@@ -108,12 +108,19 @@ def _pipeline(compute: str) -> Any:  # noqa: ANN401 - a coremltools object
     """Return coremltools' passes; in fp32 without the one that trades exactness for a fused kernel.
 
     It divides one scale of a quantised addition into the other, which only the Neural Engine (fp16) gains from,
-    and moves values that lie near a rounding step.
+    and moves values that lie near a rounding step. What narrows integers for fp16 is held to those that fit 16 bits.
     """
     pipeline = coremltools().PassPipeline.DEFAULT
-    if compute == "fp32":
+    if compute == "fp16":
+        pipeline.set_options("common::add_int16_cast", {"op_selector": _fits_int16})
+    else:
         pipeline.remove_passes({"common::distributive_quantized_binary_op_scale_normalization"})
     return pipeline
+
+
+def _fits_int16(op: Any) -> bool:  # noqa: ANN401 - a coremltools operation
+    """Tell whether the data is no int32 and no index into it passes 32,767; the pass looks at neither."""
+    return not op.x.is_tensor_or_scalar_of(dtype="int32") and max(op.x.shape, default=0) <= 2**15
 
 
 def _ports(lowered: Lowered) -> str:

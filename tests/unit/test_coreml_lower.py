@@ -70,8 +70,10 @@ def reference(model: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
     return [np.asarray(y) for y in session.run(None, inputs)]
 
 
-def same(model: onnx.ModelProto, inputs: dict[str, Array], folder: Path, tolerance: float = 1e-5) -> None:
-    got = convert_and_run(model, list(inputs.values()), folder)
+def same(
+    model: onnx.ModelProto, inputs: dict[str, Array], folder: Path, tolerance: float = 1e-5, compute: str = "fp32"
+) -> None:
+    got = convert_and_run(model, list(inputs.values()), folder, compute=compute)
     for a, b in zip(got, reference(model, inputs), strict=True):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
@@ -421,6 +423,46 @@ def test_names_and_types_that_mil_cannot_hold_are_restored(tmp_path: Path) -> No
     outputs = {"out/0": TensorProto.BOOL, "3.scalar": FLOAT, "bool": TensorProto.INT64, "copy": FLOAT}
     inputs = {"input.1": X, "0": np.array(0.1, np.float32)}
     same(model_of(nodes, inputs, {}, outputs), inputs, tmp_path)
+
+
+@pytest.mark.parametrize("word", ["any", "true", "tuple", "int8", "uint64", "fp16", "bf16", "bool", "state", "block"])
+def test_a_tensor_may_be_called_by_a_word_of_mil(word: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", [word], ["m"], name=word),
+        helper.make_node("Neg", ["m"], [f"{word}_workaround"], name="neg"),
+    ]
+    same(model_of(nodes, {word: X}, {}, {f"{word}_workaround": FLOAT}), {word: X}, tmp_path)
+    nodes = [helper.make_node("Relu", ["x"], ["m"], name="relu"), helper.make_node("Neg", ["m"], [word], name="neg")]
+    same(model_of(nodes, {"x": X}, {}, {word: FLOAT}), {"x": X}, tmp_path)
+
+
+_WIDE = np.array([[60_000, -70_000, 5, 100_000]], np.int32)  # none of it, doubled, fits 16 bits
+_LONG = (np.arange(70_000)[None] % 8).astype(np.float32)
+_TWO = {"k": np.array([2], np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "constants", "outputs", "elem"),
+    [
+        ("TopK", {"x": np.array([[3, 1, 2]], np.float32)}, _TWO, 2, FLOAT),
+        ("TopK", {"x": _WIDE}, _TWO, 2, TensorProto.INT32),
+        ("TopK", {"x": _LONG}, {"k": np.array([70_000], np.int64)}, 2, FLOAT),
+        ("Gather", {"x": _WIDE, "i": np.zeros(2, np.int64)}, {}, 1, TensorProto.INT32),
+        ("GatherND", {"x": _WIDE, "i": np.array([[0, 3], [0, 1]], np.int64)}, {}, 1, TensorProto.INT32),
+        ("GatherND", {"x": _LONG, "i": np.array([[0, 69_999], [0, 40_002]], np.int64)}, {}, 1, FLOAT),
+        ("Squeeze", {"x": _WIDE}, {"a": np.array([0], np.int64)}, 1, TensorProto.INT32),
+    ],
+)
+def test_integers_of_an_fp16_program_keep_their_32_bits(
+    op_type: str, inputs: dict[str, Array], constants: dict[str, Array], outputs: int, elem: int, tmp_path: Path
+) -> None:
+    first = [f"y{i}" for i in range(outputs)] if outputs > 1 else ["y"]
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["double"], name="add"),  # so that the data is no constant and no input
+        helper.make_node(op_type, ["double", *[n for n in inputs if n != "x"], *constants], first, name="the_node"),
+    ]
+    made = {name: TensorProto.INT64 if index else elem for index, name in enumerate(first)}
+    same(model_of(nodes, inputs, constants, made), inputs, tmp_path, compute="fp16")
 
 
 def test_weights_stay_eight_bit(tmp_path: Path) -> None:

@@ -98,12 +98,12 @@ def _arg(function: Callable[..., Any], a: Arguments) -> Array:
 @kernel("topk")
 def _topk(a: Arguments) -> tuple[Array, Array]:
     x, axis, count = a["x"], a.integer("axis", -1), a.integer("k", 1)
-    a.text("output_indices_dtype", "int32", default="int32")
+    indices = a.text("output_indices_dtype", "int32", "uint16", default="int32")
     if not (a.flag("sort", default=True) and a.flag("return_indices", default=True)):
         raise CompilerError("topk with sort=False or return_indices=False is not handled")
     keys = x if a.flag("ascending", default=False) else -x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
     order = np.argsort(keys, axis=axis, kind="stable").take(np.arange(count), axis=axis)
-    return np.take_along_axis(x, order, axis), order.astype(np.int32)
+    return np.take_along_axis(x, order, axis), order.astype(indices)
 
 
 @kernel("cumsum")

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 # Core ML's model inputs and outputs hold these only; the rest is carried in a wider type and cast inside.
 _CARRIER: Final = {"bool": "int32", "uint8": "int32", "int8": "int32", "int64": "int32"}
 
-_KEYWORDS: Final = frozenset({"bool", "func", "program", "state", "string", "tensor", "list", "dict", "block"})
+# Words of MIL's text form: coremltools renames a tensor that has one, and the package's border is then not found.
+_KEYWORDS: Final = frozenset(
+    {"any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "state", "block"}
+    | {"bf16", "fp16", "fp32", "fp64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
