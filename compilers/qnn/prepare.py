@@ -53,7 +53,9 @@ def require_npu(found: Partitioning, log: Path, options: Mapping[str, str]) -> N
             f"the QNN provider could not start for soc_model {options['soc_model']}, and left all to the CPU: "
             f"{failure} (invalid config values mean a chip id that this compiler does not know)"
         )
-    node, reason = next(iter(found.placement.reasons.items()), ("", "the graph holds no node after optimisation"))
+    if not found.placement.units:
+        raise CompilerError("no node is on the NPU: the graph has none after ONNX Runtime's optimisation")
+    node, reason = next(iter(found.placement.reasons.items()))
     raise CompilerError(
         f"no node is on the NPU: all {len(found.placement.units)} are left to the CPU; the first is {node}: {reason}",
         nodes=found.placement.reasons,

@@ -78,6 +78,8 @@ def _check_arguments(
         raise GraphError("Recipe mixed needs the nodes that stay float (keep_float); without any it is int8.")
     if recipe not in WEIGHT_ONLY and any(node.op_type in QUANTISED for node in graph.nodes()):
         raise GraphError(f"{graph.name} is quantised already; quantise the float graph that it was made of.")
+    if not graph.nodes():
+        raise GraphError(f"{graph.name} has no operations, so there is nothing to quantise.")
     unknown = sorted(set(keep_float) - {node.name for node in graph.nodes()})
     if unknown:
         raise GraphError(f"{graph.name} has no nodes {unknown} to keep float.")

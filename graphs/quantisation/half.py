@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphs.nodes import all_nodes
 from graphs.onnx_io import save
-from graphs.quantisation.runtime import infer_types, read_inlined, refuse_large
+from graphs.quantisation.runtime import give_again, infer_types, read_inlined, refuse_large, without_passed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,11 +29,27 @@ def to_half(graph: Graph, keep_float: Collection[str]) -> onnx.ModelProto:
 
     model = inlined(graph)
     infer_types(model)
+    whole = without_passed(model)
     converted: onnx.ModelProto = convert_float_to_float16(
         model, keep_io_types=True, disable_shape_infer=True, node_block_list=sorted(keep_float)
     )
     ONNXModel(converted).topological_sort()  # the casts come last, whatever reads them
+    _free_names(converted.graph, {tensor.name for tensor in whole.initializer})
+    give_again(whole, converted.graph)
     return converted
+
+
+def _free_names(graph: onnx.GraphProto, given: set[str]) -> None:
+    """Rename the float16 form that nodes read of constants which are outputs too: those stay as they are."""
+    nodes, there = list(all_nodes(graph)), [tensor for tensor in graph.initializer if tensor.name in given]
+    for node in nodes:
+        node.input[:] = [f"{name}_inside" if name in given else name for name in node.input]
+    for tensor in there:
+        tensor.name += "_inside"
+    read = {name for node in nodes for name in node.input}
+    for tensor in there:
+        if tensor.name not in read:
+            graph.initializer.remove(tensor)
 
 
 def inlined(graph: Graph) -> onnx.ModelProto:

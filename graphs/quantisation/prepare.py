@@ -14,6 +14,7 @@ from graphs.nodes import all_nodes, bodies
 from graphs.onnx_io import save
 from graphs.packed import unpacked
 from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large
+from graphs.submodel import fixed_outputs
 
 if TYPE_CHECKING:
     from graphs.graph import Graph
@@ -52,6 +53,8 @@ def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
         GraphError: Over 2 GB of weights, or something that ONNX Runtime cannot read.
     """
     refuse_large(graph.weight_bytes, graph.name)
+    if fixed_outputs(graph) | {spec.name for spec in graph.inputs()} >= {spec.name for spec in graph.outputs()}:
+        raise GraphError(f"{graph.name} has nothing to quantise: its outputs are constants or its inputs as they are.")
     graph = unpacked(graph)
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
         source, target = Path(folder, "float.onnx"), Path(folder, "basic.onnx")

@@ -12,7 +12,7 @@ from graphs.graph import GraphError
 from graphs.nodes import bodies
 from graphs.quantisation.prepare import names_in_bodies, prepare
 from graphs.quantisation.ranges import collect_ranges
-from graphs.quantisation.runtime import FLOATS, element_types
+from graphs.quantisation.runtime import FLOATS, element_types, give_again, without_passed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -61,7 +61,8 @@ def quantise_qdq(
     nodes = [node for node in model.graph.node if node.op_type in quantised and node.name not in excluded]
     bounds = collect_ranges(model, _float_tensors(model, nodes), graph, calibration, method)
     _mark_inferred(model)
-    whole = _without_passed(model)
+    _hold_ranges(model, bounds, config.extra_options["TensorQuantOverrides"])
+    whole = without_passed(model)
     quantizer = QDQQuantizer(
         model,
         recipe.per_channel,
@@ -77,7 +78,7 @@ def quantise_qdq(
     quantizer.quantize_model()
     quantizer.model.topological_sort()
     result: onnx.ModelProto = quantizer.model.model
-    _give_again(whole, result.graph)
+    give_again(whole, result.graph)
     if not any(node.op_type == "QuantizeLinear" for node in result.graph.node):
         raise GraphError(
             f"{graph.name} has nothing to quantise: no operation on floats in its main graph (bodies of If, Loop and "
@@ -87,26 +88,15 @@ def quantise_qdq(
     return result
 
 
-def _without_passed(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Take off the outputs that no node makes, inputs and constants; return all outputs and those constants.
-
-    The quantiser would put Q and DQ between an input and itself.
-    """
-    graph, whole = model.graph, onnx.GraphProto()
-    made = {name for node in graph.node for name in node.output}
-    passed = {value.name for value in graph.output} - made
-    whole.output.extend(graph.output)
-    whole.initializer.extend(tensor for tensor in graph.initializer if tensor.name in passed)
-    del graph.output[:]
-    graph.output.extend(value for value in whole.output if value.name in made)
-    return whole
-
-
-def _give_again(whole: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    del graph.output[:]
-    graph.output.extend(whole.output)
-    there = {tensor.name for tensor in graph.initializer}
-    graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name not in there)
+def _hold_ranges(
+    model: onnx.ModelProto, bounds: dict[str, tuple[float, float]], overrides: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Let an output keep its own range before a Relu or Clip: the quantiser gives it that of what comes behind."""
+    given = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        if node.op_type in {"Relu", "Clip"} and node.input[0] in given & bounds.keys():
+            low, high = (np.float32(end) for end in bounds[node.input[0]])
+            overrides.setdefault(node.input[0], [{}])[0].update(rmin=low, rmax=high)
 
 
 def _with_unbounded_constants(model: onnx.ModelProto) -> set[str]:

@@ -76,6 +76,8 @@ def _bounds(model: onnx.ModelProto, tensors: Sequence[str], graph: Graph, calibr
         extrema = np.array([value.item() for value in session.run(None, feed)], np.float64)
         # NaN must survive into the check below; np.minimum keeps it, np.fmin would not.
         lows, highs = np.minimum(lows, extrema[0::2]), np.maximum(highs, extrema[1::2])
+    empty = (lows == np.inf) & (highs == -np.inf)  # that is what a reduction of no elements gives
+    lows[empty] = highs[empty] = 0.0
     _refuse_unbounded(model, tensors, np.isfinite(lows) & np.isfinite(highs), calibration)
     return {name: (float(low), float(high)) for name, low, high in zip(tensors, lows, highs, strict=True)}
 

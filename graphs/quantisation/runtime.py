@@ -114,6 +114,29 @@ def expose(model: onnx.ModelProto, tensors: Iterable[str]) -> onnx.ModelProto:
     return exposed
 
 
+def without_passed(model: onnx.ModelProto) -> onnx.GraphProto:
+    """Take off the outputs that no node makes, inputs and constants; return all outputs and those constants.
+
+    A converter would put its nodes between an input and itself.
+    """
+    graph, whole = model.graph, onnx.GraphProto()
+    made = {name for node in graph.node for name in node.output}
+    passed = {value.name for value in graph.output} - made
+    whole.output.extend(graph.output)
+    whole.initializer.extend(tensor for tensor in graph.initializer if tensor.name in passed)
+    del graph.output[:]
+    graph.output.extend(value for value in whole.output if value.name in made)
+    return whole
+
+
+def give_again(whole: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Give all outputs again, with the values of the constants among them as they were."""
+    del graph.output[:]
+    graph.output.extend(whole.output)
+    there = {tensor.name for tensor in graph.initializer}
+    graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name not in there)
+
+
 def infer_types(model: onnx.ModelProto) -> None:
     """Write the type and shape of every intermediate tensor into the model, as ONNX Runtime infers them.
 
