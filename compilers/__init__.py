@@ -15,7 +15,7 @@ from compilers.machine import cpu_model
 from compilers.ort_session import reference_session
 from compilers.profile import KernelTime
 from compilers.registry import UnknownBackendError, compiler_names, get_compiler
-from compilers.sandbox import Limits, cancel_children, compile_segment, in_child, signal_name
+from compilers.sandbox import Limits, adapters_hash, cancel_children, compile_segment, in_child, signal_name
 from compilers.trace import NodeTrace, Trace, longest_chain, trace_by_node
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Trace",
     "UnknownBackendError",
     "Variant",
+    "adapters_hash",
     "cancel_children",
     "compile_segment",
     "compiler_names",

@@ -92,7 +92,7 @@ def artefact_dir(segment: Segment, root: Path) -> Path:
     """Name the folder of a segment's artefact: by content, device file, versions, machine and our adapters' code."""
     figures = dataclasses.replace(segment.device, sources={}, thermal=None)  # neither is compiled for
     compiler = get_compiler(segment.compiler)
-    made_by = f"{compiler.version()}:{compiler.machine(segment.device, segment.processor)}:{_adapters_hash()}"
+    made_by = f"{compiler.version()}:{compiler.machine(segment.device, segment.processor)}:{adapters_hash()}"
     key = f"{segment.digest}:{figures}:{made_by}"
     digest12 = hashlib.sha256(key.encode()).hexdigest()[:12]
     model = f"{_file_safe(segment.graph.name)}-{segment.graph.digest[:12]}"
@@ -266,7 +266,7 @@ def _take_place(scratch: Path, directory: Path, *, instead_of: Artefact | None) 
 
 
 @functools.cache
-def _adapters_hash() -> str:
+def adapters_hash() -> str:
     """Hash our code that decides what comes out of a compile: the adapters, and what they import of ours."""
     digest = hashlib.sha256()
     for package in ("compilers", "graphs", "partition"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _TABLE: Final = Path(__file__).with_name("compatibility.toml")
+
+
+def table_hash() -> str:
+    """Hash the table, so that a refusal of an earlier one is not taken for one of today's."""
+    return hashlib.sha256(_TABLE.read_bytes()).hexdigest()
 
 
 def known_bad(backend: str, version: Callable[[str], str] = importlib.metadata.version) -> str | None:

@@ -9,12 +9,15 @@ import contextlib
 import csv
 import dataclasses
 import fcntl
+import functools
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from compilers import get_compiler
+from compilers import adapters_hash, get_compiler
 from experiments.arguments import UserError
+from experiments.compatibility import table_hash
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ OUTCOMES_FILE: Final = "outcomes.jsonl"
 _LOCK_FILE: Final = ".lock"
 _DEPLOYED: Final = "deployed-"
 _LOG_CHARS: Final = 4000
+_REFUSED: Final = frozenset({"failed", "misplaced"})
 
 
 class StoreError(UserError):
@@ -89,6 +93,7 @@ class Row:
     reason: str | None = None
     log: str | None = None
     passing: bool = False
+    refused_by: str | None = None
 
     @property
     def series(self) -> tuple[str, str, str]:
@@ -135,13 +140,21 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
         return Row(
             **about,
             status="failed",
+            refused_by=what_refuses(),
             failed_action=outcome.action,
             reason=outcome.reason,
             log=outcome.log[-_LOG_CHARS:],
             passing=outcome.passing,
         )
     status, why_not = _standing(outcome)
-    return Row(**about, status=status, reason=why_not, **_costs(outcome))
+    by = what_refuses() if status == "misplaced" else None
+    return Row(**about, status=status, reason=why_not, refused_by=by, **_costs(outcome))
+
+
+@functools.cache
+def what_refuses() -> str:
+    """Name the code and the table of ours that say why a plan is not taken, or not where it was asked for."""
+    return hashlib.sha256(f"{adapters_hash()}:{table_hash()}".encode()).hexdigest()[:12]
 
 
 def _standing(outcome: Evaluation) -> tuple[str, str | None]:
@@ -254,7 +267,12 @@ def read_rows(folder: Path) -> dict[str, Row]:
 
 
 def may_differ_next_time(row: Row) -> bool:
-    """Tell what a rerun may get past (a crash, a limit, a meter or device without answer) from what it cannot."""
+    """Tell what a rerun may get past from what it cannot.
+
+    A crash, a limit, a meter or device without answer passes; so does a refusal of adapters that are others by now.
+    """
+    if row.status in _REFUSED and row.refused_by != what_refuses():
+        return True
     return row.passing or any(note.startswith((NOT_METERED, PROVISIONAL)) for note in row.notes)
 
 

@@ -224,6 +224,6 @@ def test_the_code_behind_a_compile_is_part_of_its_key(
     monkeypatch.setattr(sandbox, "_ROOT", tmp_path)
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("1")
-    before = sandbox._adapters_hash.__wrapped__()
+    before = sandbox.adapters_hash.__wrapped__()
     (tmp_path / file).write_text("2")
-    assert (sandbox._adapters_hash.__wrapped__() != before) == counts
+    assert (sandbox.adapters_hash.__wrapped__() != before) == counts

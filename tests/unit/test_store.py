@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments import store
+from experiments.evaluator import Failure
 from experiments.store import OUTCOMES_FILE, Row, StoreError, alone_in, append_row, open_run, read_rows, write_json
+from graphs import Graph, zoo
+from partition import Plan, Segment, load_device
 
 ROW = Row(
     key="k1",
@@ -105,3 +109,35 @@ def test_a_folder_that_cannot_be_made_names_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="--out"):
         open_run(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(
+    ("status", "again"), [("failed", True), ("misplaced", True), ("ok", False), ("uncalibrated", False)]
+)
+def test_what_other_adapters_refused_is_asked_again(
+    status: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by = store.what_refuses() if again else None
+    append_row(tmp_path, dataclasses.replace(ROW, status=status, refused_by=by))
+    (known,) = read_rows(tmp_path).values()
+    assert not store.may_differ_next_time(known)
+    monkeypatch.setattr(store, "adapters_hash", lambda: "others")
+    store.what_refuses.cache_clear()
+    try:
+        assert store.may_differ_next_time(known) == again
+    finally:
+        store.what_refuses.cache_clear()
+
+
+def test_a_refusal_names_the_code_that_made_it() -> None:
+    plan = whole(zoo.build("squeezenet1_1"))
+    refusal = Failure(plan_digest=plan.digest, segment=0, compiler="ort_cpu", action="compile", reason="no", log="")
+    row = store.row(plan, "k", "m", (), refusal)
+    assert row.refused_by == store.what_refuses()
+    assert not store.may_differ_next_time(row)
+    assert store.may_differ_next_time(dataclasses.replace(row, refused_by=None))  # written by an earlier version
+
+
+def whole(graph: Graph) -> Plan:
+    host = load_device("host")
+    return Plan.of(graph, [Segment(graph=graph, device=host, processor="cpu", compiler="ort_cpu", precision="fp32")])
