@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,7 +179,10 @@ def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
 
 
 def _free_derived_names(model: onnx.ModelProto) -> None:
-    """Rename the inner tensors whose names the quantiser would also derive from another tensor's name."""
+    """Rename the inner tensors whose names the quantiser would also derive from another tensor's name.
+
+    Where the number that a shared bias's copy gets would make such a name, it is the bias that is renamed.
+    """
     graph = model.graph
     names = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
     names |= {name for node in graph.node for name in node.output}
@@ -195,6 +199,26 @@ def _free_derived_names(model: onnx.ModelProto) -> None:
             free += "_"
         names.add(free)
         _rename_tensor(graph, name, free)
+    for bias in _copied_biases(graph, names):
+        free = f"{bias}_float"
+        while any(name.startswith(free) for name in names):
+            free += "_"
+        names.add(free)
+        _rename_tensor(graph, bias, free)
+
+
+def _copied_biases(graph: onnx.GraphProto, names: set[str]) -> list[str]:
+    """List the biases of several nodes whose copies, which the quantiser numbers, could be taken for other tensors."""
+    constants = {tensor.name for tensor in graph.initializer}
+    read = Counter(node.input[2] for node in graph.node if len(node.input) > 2)
+    fixed = names_in_bodies(graph) | {value.name for value in graph.output}
+    others = names - constants
+    return [
+        bias
+        for bias, readers in read.items()
+        if readers > 1 and bias in constants and bias not in fixed
+        if any(name.startswith(bias) and name.removeprefix(bias).isdecimal() for name in others)
+    ]
 
 
 def _is_derived(name: str, names: set[str]) -> bool:

@@ -222,6 +222,23 @@ def test_a_constant_with_a_name_that_quantisation_derives_keeps_its_value() -> N
     assert error.cosine > 0.99
 
 
+def test_the_copy_of_a_shared_bias_is_not_taken_for_a_tensor_with_its_name_and_number() -> None:
+    """Of basic-pitch: the third convolution's result was called by the shared bias's name and a number."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b"], ["b1"], name="one"),
+        helper.make_node("Conv", ["b1", "w2", "b"], ["b2"], name="two"),
+        helper.make_node("Conv", ["b2", "w3", "b"], ["y"], name="three"),
+    ]
+    constants = {f"w{i}": rng.normal(0, 0.3, (8, 8, 1, 1)).astype(np.float32) for i in (1, 2, 3)}
+    constants["b"] = np.linspace(-1, 1, 8, dtype=np.float32)
+    graph = from_proto(model_of(nodes, constants, {"x": [1, 8, 4, 4]}, {"y": [1, 8, 4, 4]}))
+    feed = random_inputs(graph, 1)
+    error = compare(run(graph, feed), run(quantise(graph, "int8", Calibration.random(graph, 8)), feed))["y"]
+    assert error.cosine is not None
+    assert error.cosine > 0.99
+
+
 def test_control_flow_stays_float_and_still_reads_what_it_captures() -> None:
     def branch(name: str, operation: str) -> onnx.GraphProto:
         body = [helper.make_node(operation, ["c"], [f"{name}_out"], name=f"{name}_op")]
