@@ -130,16 +130,23 @@ def _flatten_biases(graph: onnx.GraphProto) -> None:
 
 
 def _separate_biases(graph: onnx.GraphProto) -> None:
-    """Copy a bias that is read as something else, too, or it gets that one's 8 bits and no NPU takes its owner."""
+    """Give every node a bias of its own.
+
+    One that another operator reads, too, would get that one's 8 bits, and no NPU takes its owner. Of one that several
+    nodes share, the quantiser makes copies whose numbered names it takes for other tensors' where they are alike.
+    """
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    others = {n for node in graph.node for i, n in enumerate(node.input) if i != 2 or node.op_type not in _BIASED}
+    names = constants.keys() | {value.name for value in graph.input} | {n for node in graph.node for n in node.output}
+    readers = Counter(name for node in graph.node for name in node.input)
     for node in graph.node:
-        if node.op_type not in _BIASED or len(node.input) < 3 or node.input[2] not in constants.keys() & others:
+        shared = node.op_type in _BIASED and len(node.input) > 2 and readers[node.input[2]] > 1
+        if not shared or node.input[2] not in constants:
             continue
         own = graph.initializer.add()
         own.CopyFrom(constants[node.input[2]])
-        own.name = next(name for i in count(1) if (name := f"{node.input[2]}_bias_{i}") not in constants)
-        constants[own.name] = own
+        own.name = next(name for i in count(1) if (name := f"{node.input[2]}_bias_{i}") not in names)
+        names.add(own.name)
+        readers[node.input[2]] -= 1
         node.input[2] = own.name
 
 
@@ -179,10 +186,7 @@ def names_in_bodies(graph: onnx.GraphProto) -> set[str]:
 
 
 def _free_derived_names(model: onnx.ModelProto) -> None:
-    """Rename the inner tensors whose names the quantiser would also derive from another tensor's name.
-
-    Where the number that a shared bias's copy gets would make such a name, it is the bias that is renamed.
-    """
+    """Rename the inner tensors whose names the quantiser would also derive from another tensor's name."""
     graph = model.graph
     names = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
     names |= {name for node in graph.node for name in node.output}
@@ -199,26 +203,6 @@ def _free_derived_names(model: onnx.ModelProto) -> None:
             free += "_"
         names.add(free)
         _rename_tensor(graph, name, free)
-    for bias in _copied_biases(graph, names):
-        free = f"{bias}_float"
-        while any(name.startswith(free) for name in names):
-            free += "_"
-        names.add(free)
-        _rename_tensor(graph, bias, free)
-
-
-def _copied_biases(graph: onnx.GraphProto, names: set[str]) -> list[str]:
-    """List the biases of several nodes whose copies, which the quantiser numbers, could be taken for other tensors."""
-    constants = {tensor.name for tensor in graph.initializer}
-    read = Counter(node.input[2] for node in graph.node if len(node.input) > 2)
-    fixed = names_in_bodies(graph) | {value.name for value in graph.output}
-    others = names - constants
-    return [
-        bias
-        for bias, readers in read.items()
-        if readers > 1 and bias in constants and bias not in fixed
-        if any(name.startswith(bias) and name.removeprefix(bias).isdecimal() for name in others)
-    ]
 
 
 def _is_derived(name: str, names: set[str]) -> bool:
