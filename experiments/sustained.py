@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from experiments.evaluator.dynamics import Cap
+    from experiments.heat_map import Load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         "experiments.sustained",
         "Simulate a device under a workload over time, and rank candidates in a burst and in the long run.",
         "resnet50 --device sm8650 --trace poisson:5/s --minutes 30",
+        "resnet50 --device sm8650 --heat-map 1,4,8,16",
         "results/<run> --device sm8650 --ambient 25:45 --thermal-cap 10@80 --minutes 4320 --trace batches:1,16@3/s",
     )
     parser.add_argument("model", metavar="MODEL", help="ONNX file, zoo name, or the folder of a finished run")
@@ -71,6 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         help="a processor draws at most W watts while the die is above C degC, less 5 K per 1000 m (default: none)",
     )
     parser.add_argument("--keep-awake", action="store_true", help="idle instead of falling asleep between requests")
+    parser.add_argument(
+        "--heat-map", type=_loads, default=(), metavar="L,M",
+        help="also draw the latency over the clock's operating points and these loads: requests at a time, such as"
+             " 1,4,16, or rates, such as 0.5/s,2/s",
+    )  # fmt: skip
     parser.add_argument("--backends", default="", metavar="A,B", help="evaluate only these backends (default: all)")
     parser.add_argument("--precisions", default="fp32,fp16,int8", metavar="P,Q", help="default: fp32,fp16,int8")
     add_bind(parser)
@@ -79,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
         "--seed", type=count, default=0, metavar="N", help="of weights, inputs, arrivals and wake-up times"
     )
     return parser
+
+
+def _loads(text: str) -> tuple[Load, ...]:
+    from experiments.heat_map import parse_loads
+
+    return parse_loads(text)
 
 
 def _cap(text: str) -> Cap:

@@ -101,6 +101,14 @@ def run(options: argparse.Namespace) -> int:
     out = folder / "sustained" / re.sub(r"[^\w.-]+", "_", " ".join(about))
     store.open_run(out)
     _report(runs, notes, device, conditions, out, console)
+    maps = ""
+    if options.heat_map:
+        from experiments.heat_map import draw_heat_maps, fastest_of_each
+
+        best = fastest_of_each(runs)
+        ends = [_bounds(run.row) for run in best]
+        maps = draw_heat_maps(best, ends, options.heat_map, device, conditions, options.seed, out, console)
+    console.print(f"\nwrote {maps}sustained.png, sustained.svg, sustained.csv and assumptions.json to {out}")
     return 0
 
 
@@ -268,7 +276,6 @@ def _report(
     store.write_csv(out / "sustained.csv", _CSV_HEADER, lines)
     store.write_json(out / "assumptions.json", list(notes))
     draw_sustained(answered, lines, standing, device, conditions, out / "sustained")
-    console.print(f"\nwrote sustained.png, sustained.svg, sustained.csv and assumptions.json to {out}")
 
 
 def _lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
