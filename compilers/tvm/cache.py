@@ -26,7 +26,7 @@ BUILDS: Final[tuple[Build, ...]] = ("tiled", "flat", "tuned", "plain", "safe")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """How one fused function is built, with the shortest time seen for it.
+    """How one fused function is built, with its time where it was measured.
 
     `reason` tells why it is not scheduled; `miscompiled` lists the builds that computed wrong values. A
     function with a shape known only at run time is neither timed nor checked: `time_s` is None.

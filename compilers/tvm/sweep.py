@@ -39,6 +39,9 @@ RELEVANT_SHARE: Final = 0.02
 # The static model's choice stands unless another is faster by more than the noise.
 _CLEARLY_FASTER: Final = 0.97
 _HOPELESS: Final = 4.0
+# Where its tensors lie in memory moves a kernel's time by up to a tenth, more where a page is large or not.
+_CLOSE: Final = 1.2
+_PLACES: Final = 3
 _MEASURE_S: Final = 0.01
 _MIN_RUNS: Final = 3
 _ROUNDINGS: Final = frozenset(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
@@ -149,7 +152,7 @@ class _Trial:
     reason: str = ""
     expected: dict[int, Array] = dataclasses.field(default_factory=dict)
     best: tuple[Build, TileConfig | None] | None = None
-    best_call: Callable[[], object] | None = None
+    best_call: functools.partial[object] | None = None
     best_s: float = float("inf")
     miscompiled: list[str] = dataclasses.field(default_factory=list)
 
@@ -162,9 +165,9 @@ class _Trial:
             self.miscompiled.append(build if config is None else f"{build} {config}")
             return
         if self.best_call is None:
-            (time_s,) = shortest_s([call])
+            (time_s,) = timed_s([call])
         else:
-            best_s, time_s = shortest_s([self.best_call, call])
+            best_s, time_s = _compared_s(self.best_call, call)
             self.best_s = min(self.best_s, best_s)
             if time_s >= _CLEARLY_FASTER * best_s:
                 return
@@ -329,21 +332,43 @@ def _is_static(func: Any) -> bool:  # noqa: ANN401
     return all(isinstance(extent, int | tvm.tirx.IntImm) for extent in extents)
 
 
-def shortest_s(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """Return the shortest of a few runs of each, in turns: what disturbs one disturbs all. All ran already once.
+def _compared_s(one: functools.partial[object], other: functools.partial[object]) -> tuple[float, float]:
+    """Return the times of two kernels; close ones are timed with tensors in other places too: the median ratio counts.
 
-    The clock is that of this thread: other processes take the CPU away for longer than most kernels run, and are to
-    decide nothing. Of a parallel kernel this thread has the largest share, and it waits awake for the others.
+    Each pair of times is of runs in turns, and both are of the same place.
+    """
+    times, pairs = [timed_s([one, other])], [(one, other)]
+    while max(times[0]) < _CLOSE * min(times[0]) and len(times) < _PLACES:
+        pairs.append((elsewhere(one), elsewhere(other)))  # what is in use leaves new tensors no old place
+        for call in pairs[-1]:
+            call()
+        times.append(timed_s(pairs[-1]))
+    one_s, other_s = sorted(times, key=lambda pair: pair[1] / pair[0])[len(times) // 2]
+    return one_s, other_s
+
+
+def elsewhere(call: functools.partial[object]) -> functools.partial[object]:
+    """Return the call with copies of its tensors."""
+    return functools.partial(call.func, *(tvm.runtime.tensor(tensor.numpy()) for tensor in call.args))
+
+
+def timed_s(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the time that a quarter of a few runs of each stays below, in turns: what disturbs one disturbs all.
+
+    All ran already once. The clock is that of this thread: other processes take the CPU away for longer than most
+    kernels run, and are to decide nothing. Of a parallel kernel this thread has the largest share, and it waits awake
+    for the others. Now and then that clock is a third short, so the shortest run says less than the quarter does.
     It ends early where one is so much slower than another that no more runs are needed to tell.
     """
-    shortest, spent, turns = [float("inf")] * len(calls), 0.0, 0
-    while turns < _MIN_RUNS or spent < _MEASURE_S * len(calls):
-        for i, call in enumerate(calls):
+    times: list[list[float]] = [[] for _ in calls]
+    spent = 0.0
+    while len(times[0]) < _MIN_RUNS or spent < _MEASURE_S * len(calls):
+        for call, taken in zip(calls, times, strict=True):
             start_s = time.thread_time()
             call()
-            took = time.thread_time() - start_s
-            shortest[i], spent = min(shortest[i], took), spent + took
-        turns += 1
+            taken.append(time.thread_time() - start_s)
+            spent += taken[-1]
+        shortest = [min(taken) for taken in times]
         if max(shortest) > _HOPELESS * min(shortest):
             break
-    return shortest
+    return [sorted(taken)[len(taken) // 4] for taken in times]

@@ -28,7 +28,7 @@ from tvm.s_tir import meta_schedule as ms
 from compilers.tvm.blocks import private_like
 from compilers.tvm.library import NO_ASSERTS
 from compilers.tvm.packing import DOT
-from compilers.tvm.sweep import RELEVANT_SHARE, arguments_of, shortest_s, structure_key
+from compilers.tvm.sweep import RELEVANT_SHARE, arguments_of, structure_key, timed_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,7 +168,7 @@ class _Builder(ms.builder.PyBuilder):  # type: ignore[misc]
 
 @derived_object
 class _Runner(ms.runner.PyRunner):  # type: ignore[misc]
-    """Time in this process: the shortest of a few runs, like the sweep."""
+    """Time in this process, like the sweep."""
 
     def __init__(self, built: dict[str, Any], func: Any) -> None:  # noqa: ANN401
         super().__init__()
@@ -184,7 +184,7 @@ class _Runner(ms.runner.PyRunner):  # type: ignore[misc]
     def _time_s(self, kernel: Any) -> float:  # noqa: ANN401
         call = functools.partial(kernel, *self._arguments)
         call()
-        return shortest_s([call])[0]
+        return timed_s([call])[0]
 
 
 def _tunable(func: Any, decision: Decision) -> bool:  # noqa: ANN401

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -137,14 +139,70 @@ def test_threads_share_rows_where_that_is_even_else_tiles(rows: int, threads: in
 
 
 def test_time_that_others_take_the_cpu_for_is_not_a_kernels() -> None:
-    from compilers.tvm.sweep import shortest_s
+    from compilers.tvm.sweep import timed_s
 
     def kernel(steps: int, waits_s: float) -> None:
         time.sleep(waits_s)
         sum(range(steps))
 
-    quick_s, slow_s = shortest_s([lambda: kernel(20_000, 0.01), lambda: kernel(200_000, 0)])
+    quick_s, slow_s = timed_s([lambda: kernel(20_000, 0.01), lambda: kernel(200_000, 0)])
     assert quick_s < min(slow_s, 0.01)
+
+
+def test_one_run_that_the_clock_calls_short_is_no_time_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compilers.tvm import sweep
+
+    durations = [4.0, 4.0, 4.0, 2.6, *[4.0] * 20]
+    ticks = iter([tick for duration in durations for tick in (0.0, duration)])
+    monkeypatch.setattr("compilers.tvm.sweep.time.thread_time", lambda: next(ticks))
+    monkeypatch.setattr(sweep, "_MEASURE_S", 30.0)
+    assert sweep.timed_s([lambda: None]) == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("times", "counts"),
+    [([[1.0, 0.9], [1.0, 1.1], [1.0, 1.05]], [1.0, 1.05]), ([[1.0, 2.0], [1.0, 0.5], [1.0, 0.5]], [1.0, 2.0])],
+)
+def test_close_kernels_are_timed_with_tensors_in_other_places(
+    times: list[list[float]], counts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tvm
+
+    from compilers.tvm import sweep
+
+    places, rest = set(), iter(times)
+
+    def timed_s(calls: list[functools.partial[Any]]) -> list[float]:
+        places.update(call.args[0].data_ptr() for call in calls)
+        return next(rest)
+
+    monkeypatch.setattr(sweep, "timed_s", timed_s)
+    one, other = (functools.partial(lambda tensor: tensor, tvm.runtime.tensor(np.arange(4.0))) for _ in range(2))
+    assert list(sweep._compared_s(one, other)) == counts
+    assert len(places) == 2 * (3 - len(list(rest)))
+
+
+@pytest.mark.parametrize("triple", ["here", "aarch64-linux-android"])
+def test_functions_begin_on_a_line_of_the_cache_in_whatever_library(triple: str) -> None:
+    """Else what lies before a kernel decides how its loops lie, and the sweep times another than the model has."""
+    import tvm
+
+    from compilers.tvm.targets import host_target, target_of
+
+    func = reducing(convolution()).with_attr("global_symbol", "one")
+    module = tvm.IRModule({"one": func, "two": func.with_attr("global_symbol", "two")})
+    ids = {"kind": "llvm", "mtriple": triple, "mcpu": "cortex-a78"}
+    target = host_target() if triple == "here" else target_of(_device(ids), "cpu")
+    lines = tvm.tirx.build(module, target=target).inspect_source("asm").splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith(("one:", "two:", "one_", "two_"))]
+    assert len(starts) >= 2
+    assert all(any("align\t6" in line for line in lines[at - 4 : at]) for at in starts)
+
+
+def _device(ids: dict[str, str]) -> Any:
+    device = load_device("host")
+    cpu = dataclasses.replace(device.processor("cpu"), ids={"tvm": ids})
+    return dataclasses.replace(device, processors=(cpu,))
 
 
 @given(st.data())
