@@ -26,6 +26,7 @@ from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
 from compilers.tvm.refusals import prepare
 from compilers.tvm.shared import shared
+from compilers.tvm.suppression import suppress
 from compilers.tvm.weights import mark_constants
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ _CONVERTERS: Final[dict[str, Converter]] = {
     "HardSwish": _hard_swish,
     "Max": _extreme(relax.op.maximum),
     "Min": _extreme(relax.op.minimum),
+    "NonMaxSuppression": lambda importer, inputs, attrs: suppress(importer.bb, inputs, attrs),
 }
 
 

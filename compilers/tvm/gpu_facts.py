@@ -179,7 +179,7 @@ class _Reader:
         self._statement(node.body, times)
 
     def _For(self, node: Any, times: int) -> None:  # noqa: ANN401, N802
-        extent = int(node.extent)
+        extent = _known(node.extent)
         for analyzer in self._places.values():
             analyzer.bind(node.loop_var, node.min)
         self._turns += 0 if node.kind in _NO_LOOP else times * extent
@@ -322,11 +322,18 @@ def _name(data: Any) -> str:  # noqa: ANN401
 
 
 def _shape(buffer: Any) -> tuple[int, ...]:  # noqa: ANN401
-    return tuple(int(extent) for extent in buffer.shape)
+    return tuple(_known(extent) for extent in buffer.shape)
+
+
+def _known(extent: Any) -> int:  # noqa: ANN401
+    """Return an extent, which is a number unless it is known at run time only."""
+    if not isinstance(extent, int | tvm.tirx.IntImm):
+        raise NotImplementedError("facts of a kernel with an extent that is known at run time only are not read")
+    return int(extent)
 
 
 def _size_bytes(buffer: Any) -> int:  # noqa: ANN401
-    elements = math.prod(int(n) for n in buffer.shape)
+    elements = math.prod(_shape(buffer))
     return elements * int(buffer.dtype.lanes) * ((int(buffer.dtype.bits) + 7) // 8)
 
 

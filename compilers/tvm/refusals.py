@@ -28,13 +28,13 @@ IMPORTED: Final = frozenset(
         "Greater", "GreaterOrEqual", "GridSample", "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax",
         "Identity", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LayerNormalization", "LeakyRelu", "Less",
         "LessOrEqual", "Log", "LogSoftmax", "LpPool", "MatMul", "MatMulInteger", "Max", "MaxPool", "MaxRoiPool",
-        "MaxUnpool", "Mean", "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not", "Or",
-        "PRelu", "Pad", "Pow", "QuantizeLinear", "RMSNormalization", "Range", "Reciprocal", "ReduceL1", "ReduceL2",
-        "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-        "ReduceSumSquare", "Relu", "Reshape", "Resize", "RoiAlign", "Round", "Scatter", "ScatterElements", "ScatterND",
-        "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus",
-        "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Tile",
-        "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
+        "MaxUnpool", "Mean", "MeanVarianceNormalization", "Min", "Mish", "Mod", "Mul", "Neg", "NonMaxSuppression",
+        "NonZero", "Not", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "RMSNormalization", "Range", "Reciprocal",
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+        "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "RoiAlign", "Round", "Scatter", "ScatterElements",
+        "ScatterND", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax",
+        "Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh",
+        "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
     }
 )  # fmt: skip
 
@@ -108,6 +108,10 @@ def _is_inf(node: View) -> str | None:
     return "TVM's ONNX importer takes IsInf of one sign for IsInf of both" if one_sided else None
 
 
+def _max_pool(node: View) -> str | None:
+    return "TVM's ONNX importer gives no indices of MaxPool" if node.wants(1) else None
+
+
 def _mod(node: View) -> str | None:
     if "float" not in node.type_name(0):
         return _div(node)
@@ -157,6 +161,7 @@ _MISREAD: Final[Mapping[str, Callable[[View], str | None]]] = {
     "EyeLike": _eye_like,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
+    "MaxPool": _max_pool,
     "Mod": _mod,
     "Pow": _pow,
     "RMSNormalization": _rms_normalization,

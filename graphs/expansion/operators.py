@@ -176,6 +176,44 @@ def lp_normalization(parts: Parts) -> list[str]:
     return [parts("Div", x, divisor)]
 
 
+def cum_prod(parts: Parts) -> list[str]:
+    """Multiply with the products of twice as many elements each time, shifted by as many."""
+    axis, size = int(parts.known(1, "axis").item()) % len(parts.shape(0)), parts.shape(0)
+    backwards, length = bool(parts.attr("reverse", 0)), size[axis]
+
+    def shifted(value: str, by: int) -> str:
+        ones = parts.named(np.ones([*size[:axis], by, *size[axis + 1 :]], parts.dtype(0)))
+        kept = parts.part(value, axis, by, length) if backwards else parts.part(value, axis, 0, length - by)
+        return parts("Concat", *((kept, ones) if backwards else (ones, kept)), axis=axis)
+
+    value, by = parts.input(0), 1
+    while by < length:
+        value, by = parts("Mul", value, shifted(value, by)), 2 * by
+    if not parts.attr("exclusive", 0):
+        return [value]
+    return [shifted(value, 1) if length > 1 else parts.named(np.ones(size, parts.dtype(0)))]
+
+
+def tensor_scatter(parts: Parts) -> list[str]:
+    """Scatter the update along its axis, from each sequence's own index on, which is kept inside the tensor."""
+    shape, update = parts.shape(0), parts.shape(1)
+    axis = parts.attr("axis", -2) % len(shape)
+    along = [1] * len(shape)
+    steps = np.arange(update[axis]).reshape([*along[:axis], -1, *along[axis + 1 :]])
+    index = parts.named(steps)
+    if parts.has(2):
+        start = parts.reshape(parts.cast(parts.input(2), np.int64), -1, *along[1:])
+        if parts.attr("mode", "linear") == "circular":
+            index = parts("Mod", parts("Add", start, steps), np.array(shape[axis]))
+        else:
+            index = parts(
+                "Add", parts("Max", parts("Min", start, np.array(shape[axis] - update[axis])), np.array(0)), steps
+            )
+    return [
+        parts("ScatterElements", parts.input(0), parts("Expand", index, np.array(update)), parts.input(1), axis=axis)
+    ]
+
+
 # Fourier transforms are products with constant matrices.
 
 

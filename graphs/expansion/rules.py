@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from graphs.expansion import contributed, control, integers, operators
+from graphs.expansion import contributed, control, integers, operators, windows
 from graphs.expansion.recurrent import recurrent
 from graphs.expansion.resize import resize, upsample
 
@@ -20,7 +20,9 @@ _MICROSOFT: Final = "com.microsoft"
 RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("", "Col2Im"): operators.col2im,
     ("", "ConvTranspose"): operators.conv_transpose,
+    ("", "CumProd"): operators.cum_prod,
     ("", "DFT"): operators.dft,
+    ("", "DeformConv"): windows.deform_conv,
     ("", "Dropout"): operators.dropout,
     ("", "EyeLike"): operators.eye_like,
     ("", "GRU"): recurrent,
@@ -29,6 +31,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("", "LSTM"): recurrent,
     ("", "Loop"): control.loop,
     ("", "LpNormalization"): operators.lp_normalization,
+    ("", "MaxPool"): windows.max_pool,
     ("", "Mod"): operators.modulo,
     ("", "OneHot"): operators.one_hot,
     ("", "Pow"): operators.power,
@@ -42,6 +45,7 @@ RULES: Final[Mapping[tuple[str, str], Rule]] = {
     ("", "STFT"): operators.stft,
     ("", "Scan"): control.scan,
     ("", "SpaceToDepth"): operators.space_to_depth,
+    ("", "TensorScatter"): operators.tensor_scatter,
     ("", "Upsample"): upsample,
     ("", "SimplifiedLayerNormalization"): contributed.rms_normalization,
     (_MICROSOFT, "BiasGelu"): contributed.gelu,

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from compilers import Action, Artefact, Limits, compile_segment, get_compiler
+from compilers import Action, Artefact, Limits, compile_segment, get_compiler, reference_session
 from graphs import Graph, from_proto, load, random_inputs
 from partition import Segment, load_device
 
@@ -126,6 +126,52 @@ def test_the_largest_of_nothing_but_infinities_is_one(tmp_path: Path) -> None:
         x = np.full((2, 20), -np.inf, np.float32)
         x[1, 3] = -5
         assert session.run({"x": x})["y"].tolist() == [[-np.inf], [-5]]
+
+
+@pytest.mark.parametrize(
+    ("centred", "known", "limits"),
+    [
+        (0, True, (20, 0.3, 0.4)),
+        (1, True, (3, 0.5, None)),
+        (0, False, (200, 0.1, 0.2)),
+        (1, True, (0, 0.5, 0.5)),
+        (0, True, (2**40, None, None)),
+    ],
+)
+def test_the_boxes_that_are_kept_are_onnx_runtimes(
+    centred: int, known: bool, limits: tuple[int, float | None, float | None], tmp_path: Path
+) -> None:
+    """Scores are equal, boxes without area; how many may be asked for at run time, and what follows has no number."""
+    node = helper.make_node
+    random = np.random.default_rng(5)
+    boxes = random.integers(-4, 5, (2, 60, 4)).astype(np.float32)
+    scores = (random.integers(0, 12, (2, 3, 60)) / 12).astype(np.float32)
+    dtypes = (np.int64, np.float32, np.float32)
+    names = ("most", "overlap", "least")
+    bounds = {n: np.array([v], d) for n, v, d in zip(names, limits, dtypes, strict=True) if v is not None}
+    inputs = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, boxes.shape),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, scores.shape),
+        *([] if known else [helper.make_tensor_value_info("most", TensorProto.INT64, [1])]),
+    ]
+    wanted = [name if name in bounds else "" for name in names]
+    nodes = [
+        node("NonMaxSuppression", ["boxes", "scores", *wanted], ["kept"], center_point_box=centred),
+        node("Cast", ["kept"], ["numbers"], to=TensorProto.FLOAT),
+        node("Relu", ["numbers"], ["y"]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info(n, t, None) for n, t in (("kept", TensorProto.INT64), ("y", TensorProto.FLOAT))
+    ]
+    given = [numpy_helper.from_array(array, name) for name, array in bounds.items() if known or name != "most"]
+    body = helper.make_graph(nodes, "case", inputs, outputs, given)
+    graph = from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    feed = {"boxes": boxes, "scores": scores} | ({} if known else {"most": bounds["most"]})
+    with reference_session(graph) as reference, TVM.load(compiled(graph, tmp_path)) as session:
+        expected, got = reference.run(feed), session.run(feed)
+    for name in ("kept", "y"):
+        np.testing.assert_array_equal(got[name], expected[name])
+    assert (len(expected["kept"]) > 0) is (limits[0] > 0)
 
 
 # ---- what ONNX Runtime's quantisers write

@@ -106,6 +106,33 @@ def test_without_a_linker_the_objects_are_packed_and_for_the_machine_asked(
     assert "does not run on this machine" in (TVM.why_not(Action.RUN, load_device(device), processor) or "")
 
 
+def test_loops_whose_ends_are_known_at_run_time_have_no_facts_and_are_built(tmp_path: Path) -> None:
+    """The boxes that NonMaxSuppression keeps, and what reads them."""
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["kept"], name="suppress"),
+        helper.make_node("Gather", ["kept", "last"], ["which"], axis=1),
+        helper.make_node("Gather", ["boxes", "which"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, 30, 4]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 2, 30]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(number), name) for name, number in (("most", 9), ("last", 2))],
+    )
+    model = from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    segment = Segment(graph=model, device=PHONE, processor="cpu", compiler="tvm", precision="fp32")
+    artefact = compile_segment(segment, tmp_path / "build", LIMITS)
+    assert artefact.fact("relative_error") == "0"
+    rows = {row["function"]: row for row in json.loads((artefact.directory / "functions.json").read_text())}
+    assert not rows["suppressed"].get("code")
+    with pytest.raises(CompilerError, match="suppressed cannot be scheduled for a GPU"):
+        compile_segment(dataclasses.replace(segment, processor="gpu"), tmp_path / "gpu", LIMITS)
+
+
 def test_no_linker_here_writes_a_library_for_windows() -> None:
     from compilers.tvm.foreign import linker_for
 
