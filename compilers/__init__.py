@@ -1,6 +1,16 @@
 """Segment in, Artefact out: one backend per file, behind one interface."""
 
-from compilers.adapter import Action, Cause, Compiler, CompilerError, PassingError, Session, StartError, Variant
+from compilers.adapter import (
+    Action,
+    Cause,
+    Compiler,
+    CompilerError,
+    DiedError,
+    PassingError,
+    Session,
+    StartError,
+    Variant,
+)
 from compilers.artefact import (
     Artefact,
     Estimate,
@@ -24,6 +34,7 @@ __all__ = [
     "Cause",
     "Compiler",
     "CompilerError",
+    "DiedError",
     "Estimate",
     "KernelTime",
     "Latency",

@@ -74,6 +74,10 @@ class PassingError(CompilerError):
     """What failed is no matter of the graph (a limit, a crash, a full disk, no answer): a rerun may get past it."""
 
 
+class DiedError(PassingError):
+    """The compile crashed or ran into a limit: of the graph, if it does so again, else of what else was going on."""
+
+
 class StartError(PassingError):
     """The backend could not start at all, so it says nothing about the graph; a rerun may find it mended."""
 

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NoReturn
 
-from compilers.adapter import LIBRARY_HASHES, CompilerError, PassingError
+from compilers.adapter import LIBRARY_HASHES, CompilerError, DiedError
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -35,7 +35,7 @@ def main() -> NoReturn:
     except CompilerError as refused:
         error = refused
     except MemoryError:
-        error = PassingError("out of memory")
+        error = DiedError("out of memory")
     except Exception as failed:  # noqa: BLE001 - the one place where vendor errors become ours
         error = CompilerError(_one_line(failed), log=traceback.format_exc())
     scratch = Path(answer).with_suffix(".part")

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from compilers.adapter import LIBRARY_HASHES, CompilerError, PassingError
+from compilers.adapter import LIBRARY_HASHES, CompilerError, DiedError, PassingError
 from compilers.artefact import Artefact, read_artefact, write_artefact
 from compilers.registry import get_compiler
 from partition import Segment
@@ -31,6 +31,7 @@ Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 REFUSAL_FILE: Final = "refusal.json"
+_CANCELLED: Final = "was cancelled"
 _POLL_S: Final = 0.02
 _LOG_TAIL_BYTES: Final = 20_000
 _LEAST_FREE_BYTES: Final = 1 << 20
@@ -111,7 +112,7 @@ def in_child(
     What the child prints goes to `log`. A `CompilerError` in the child comes back as it is.
 
     Raises:
-        PassingError: the child died by a signal or passed a limit; with the end of its log.
+        DiedError: the child died by a signal or passed a limit; with the end of its log.
         CompilerError: the child raised.
     """
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
@@ -173,7 +174,7 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits) -> str:
         while process.poll() is None:
             now = time.monotonic()
             if _cancelled.is_set():
-                return "was cancelled"
+                return _CANCELLED
             if now > deadline:
                 return f"was stopped at its time limit of {limits.time_s:g} s"
             if now > next_memory_check:
@@ -209,7 +210,8 @@ def _resident_bytes(pid: int) -> int:
 
 def _read_answer(answer: Path, log: Path, ended: str, label: str) -> Any:  # noqa: ANN401
     if not answer.exists():
-        raise PassingError(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
+        kind = PassingError if ended == _CANCELLED else DiedError
+        raise kind(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
     value, error = pickle.loads(answer.read_bytes())  # noqa: S301 - our own child wrote it
     if error is None:
         return value

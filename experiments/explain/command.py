@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from compilers import Action, CompilerError, Limits, StartError, get_compiler
+from compilers import Action, CompilerError, Limits, PassingError, StartError, get_compiler
 from experiments.console import open_console
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.explain.boundary import crossings
@@ -58,6 +58,9 @@ def explain(graph: Graph, device: Device, options: Options) -> int:
         explained = _explained(request, options, lambda text: console.print(text, style="dim"))
     except StartError as error:
         return _no_library(graph, device, options.backend, error.reason, console)
+    except PassingError as error:
+        console.print(f"nothing is said about the nodes, for what failed is no matter of the graph: {error.reason}")
+        return 1
     print_report(explained, console)
     folder = options.out / "placement" / f"{graph.name}-{options.backend}-{device.name}-{options.precision}"
     write_report(explained, folder)

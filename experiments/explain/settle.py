@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from compilers import Artefact, Cause, CompilerError, StartError, compile_segment, get_compiler
+from compilers import Artefact, Cause, CompilerError, DiedError, PassingError, compile_segment, get_compiler
 from experiments.explain.culprit import find_culprit
 from experiments.explain.parts import cover, segment_of
 from experiments.explain.rules import Refusal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from compilers import Limits
     from graphs import Graph
-    from partition import Device
+    from partition import Device, Segment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,8 @@ def settle(request: Request, refused: Mapping[str, Refusal], tell: Callable[[str
     """Place the graph, starting from the nodes that are `refused` already.
 
     Raises:
-        StartError: the backend cannot start, so that it says nothing about any node.
+        PassingError: the backend cannot start, or something else than the graph is in the way (a full disk, a device
+            without answer), so that nothing is said about any node.
     """
     known = dict(refused)
     probe = _Probe(request)
@@ -79,11 +80,10 @@ def _try(request: Request, run: Run, probe: _Probe, tell: Callable[[str], None])
     compiler = get_compiler(request.backend)
     segment = segment_of(request.graph, run, request.device, request.backend, request.precision, request.options)
     try:
-        artefact = compile_segment(segment, request.build, request.limits)
+        artefact = _compiled(segment, request)
         reasons: Mapping[str, str] = compiler.placement(artefact).reasons
-    except StartError:
-        raise
     except CompilerError as error:
+        _see_about_graph(error)
         reasons = error.nodes
         if not any(node in run.nodes for node in reasons):
             return _blame(request, run, error, probe, tell)
@@ -93,6 +93,20 @@ def _try(request: Request, run: Run, probe: _Probe, tell: Callable[[str], None])
     return {
         node: Refusal(cause=_cause(compiler.cause(why), request.graph, node), reason=why) for node, why in mine.items()
     }
+
+
+def _compiled(segment: Segment, request: Request) -> Artefact:
+    """Compile, and once more where the compile died: a crash or a limit that comes once may be another's doing."""
+    try:
+        return compile_segment(segment, request.build, request.limits)
+    except DiedError:
+        return compile_segment(segment, request.build, request.limits)
+
+
+def _see_about_graph(error: CompilerError) -> None:
+    """Let pass what says something about the graph: a refusal, or a crash or limit that came twice."""
+    if isinstance(error, PassingError) and not isinstance(error, DiedError):
+        raise error
 
 
 def _cause(told: Cause, graph: Graph, node: str) -> Cause:
@@ -148,9 +162,8 @@ class _Probe:
         segment = segment_of(request.graph, run, request.device, request.backend, request.precision, request.options)
         self.compiles += 1
         try:
-            compile_segment(segment, request.build, request.limits)
-        except StartError:
-            raise
+            _compiled(segment, request)
         except CompilerError as error:
+            _see_about_graph(error)
             return not error.nodes
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from compilers import CompilerError, DiedError, Limits, PassingError, Placement, get_compiler
+from experiments.explain import settle as settling
 from experiments.explain.culprit import find_culprit
 from experiments.explain.rules import Rule, RuleError, parse_rule, refused_by
 from graphs import Graph, from_proto
+from partition import load_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from experiments.explain.settle import Settled
+    from partition import Segment
 
 
 @given(count=st.integers(1, 300), data=st.data())
@@ -85,3 +93,63 @@ def one_node(op_type: str, *inputs: np.ndarray[Any, Any], **attributes: Any) -> 
     constants = [numpy_helper.from_array(array, name) for array, name in zip(inputs, names, strict=True)]
     graph = helper.make_graph([node], "case", [next(ends)], [next(ends)], constants)
     return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+
+
+class Taken:
+    """Stands in for an artefact that is wholly on the accelerator."""
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compile_segment: Callable[..., Taken]) -> Settled:
+    """Settle four operators with a compiler that does as the test says."""
+    names = "abcde"
+    nodes = [helper.make_node("Abs", [i], [o], name=f"to {o}") for i, o in itertools.pairwise(names)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in (names[0], names[-1])]
+    graph = from_proto(helper.make_model(helper.make_graph(nodes, "chain", ends[:1], ends[1:]), ir_version=9))
+    monkeypatch.setattr(settling, "compile_segment", compile_segment)
+    monkeypatch.setattr(settling, "Artefact", Taken)
+    monkeypatch.setattr(type(get_compiler("ort_qnn")), "placement", lambda *_: Placement(units={}, reasons={}))
+    request = settling.Request(
+        graph=graph, device=load_device("sa8255p"), processor="npu", cpu="cpu", backend="ort_qnn", precision="fp16",
+        build=tmp_path, limits=Limits(),
+    )  # fmt: skip
+    return settling.settle(request, {}, lambda _: None)
+
+
+def names_of(segment: Segment) -> set[str]:
+    return {node.name for node in segment.graph.nodes()}
+
+
+@pytest.mark.parametrize("kind", [DiedError, CompilerError])
+def test_a_crash_or_refusal_that_comes_again_is_searched_for(
+    kind: type[CompilerError], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compile_segment(segment: Segment, *_: object) -> Taken:
+        if "to d" in names_of(segment):
+            raise kind("crashed with SIGSEGV")
+        return Taken()
+
+    # Where all operators are of one kind, the others are tried, too.
+    assert list(settled(monkeypatch, tmp_path, compile_segment).refused) == ["to d"]
+
+
+def test_a_crash_that_comes_once_blames_no_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def compile_segment(*_: object) -> Taken:
+        calls.append("")
+        if len(calls) == 1:
+            raise DiedError("was stopped at its time limit of 600 s")
+        return Taken()
+
+    found = settled(monkeypatch, tmp_path, compile_segment)
+    assert (dict(found.refused), found.bisections, len(calls)) == ({}, 0, 2)
+
+
+def test_what_is_no_matter_of_the_graph_is_not_searched_for_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compile_segment(*_: object) -> Taken:
+        raise PassingError("the disk was full")
+
+    with pytest.raises(PassingError, match="disk was full"):
+        settled(monkeypatch, tmp_path, compile_segment)
