@@ -22,7 +22,8 @@ KEPT: Final = "what is compiled is kept, the same command goes on from there"
 _EXAMPLES: Final = "examples:"
 _TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # the longer ends first
 _DISK: Final = frozenset({
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
+    errno.ENAMETOOLONG,  # of a model whose name is that of a file already
     errno.ENOTDIR, errno.EEXIST, errno.EISDIR,  # a file where a folder is needed, or the other way round
 })  # fmt: skip
 

@@ -32,6 +32,8 @@ def ending(error: BaseException) -> int:
         (PermissionError(errno.EACCES, "Permission denied"), 1, "error: the disk cannot be used (Permission denied)\n"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a"), 1, "error: a cannot be used (Not a directory)\n"),
         (FileExistsError(errno.EEXIST, "File exists", "a"), 1, "error: a cannot be used (File exists)\n"),
+        (OSError(errno.EFBIG, "File too large"), 1, "error: the disk cannot be used (File too large)\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a"), 1, "error: a cannot be used (File name too long)\n"),
         (StoreError("choose another with --out"), 2, "error: choose another with --out\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
