@@ -8,7 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, celsius, command, count, duration, exit_code, positive_number, share
+from experiments.arguments import (
+    add_bind,
+    celsius,
+    command,
+    count,
+    duration,
+    exit_code,
+    minutes,
+    positive_number,
+    share,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--slack", type=share, default=0.02, metavar="R",
         help="share of latency to give away for less energy, without a deadline (default: 0.02)",
     )  # fmt: skip
-    parser.add_argument("--minutes", type=positive_number, default=10.0, metavar="M", help="to simulate (default: 10)")
+    parser.add_argument("--minutes", type=minutes, default=10.0, metavar="M", help="to simulate (default: 10)")
     parser.add_argument(
         "--ambient", type=celsius, default=25.0, metavar="C", help="air temperature in degC (default: 25)"
     )

@@ -173,8 +173,11 @@ def ends(parse: Callable[[str], float]) -> Callable[[str], tuple[float, float]]:
 
 positive_number = number(lambda n: n > 0, "a number above 0")
 share = number(lambda n: 0 <= n < 1, "a share of at least 0 and below 1, for example 0.05 for 5 %")
-finite = number(lambda _: True, "a number")
-celsius = number(lambda n: n > -273.15, "a temperature in degC")  # absolute zero
+# What is simulated is on Earth: numbers beyond are of another unit, kelvin for one.
+celsius = number(lambda n: -90 <= n <= 200, "a temperature of -90 to 200 degC")
+altitude = number(lambda n: -500 <= n <= 10_000, "-500 to 10000 metres above the sea")
+supply_ratio = number(lambda n: 0.5 <= n <= 1.5, "a share of the nominal voltage, 0.5 to 1.5")
+minutes = number(lambda n: 1e-3 <= n <= 44_640, "0.001 to 44640 minutes (31 days)")
 
 
 def duration(text: str) -> float:

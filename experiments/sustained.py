@@ -10,7 +10,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, celsius, command, count, ends, exit_code, finite, positive_number
+from experiments.arguments import (
+    add_bind,
+    altitude,
+    celsius,
+    command,
+    count,
+    ends,
+    exit_code,
+    minutes,
+    positive_number,
+    supply_ratio,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="T",
         help="closed, poisson:5/s, periodic:30/s, burst:20@10s, batches:1,16@3/s or a CSV file (default: closed)",
     )
-    parser.add_argument("--minutes", type=positive_number, default=30.0, metavar="M", help="default: 30")
+    parser.add_argument("--minutes", type=minutes, default=30.0, metavar="M", help="default: 30")
     parser.add_argument(
         "--ambient",
         type=ends(celsius),
@@ -51,10 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         metavar="C[:D]",
         help="air temperature in degC, or the ends between which it swings once a day (default: 25)",
     )
-    parser.add_argument("--altitude", type=finite, default=0.0, metavar="M", help="metres above the sea (default: 0)")
+    parser.add_argument("--altitude", type=altitude, default=0.0, metavar="M", help="metres above the sea (default: 0)")
     parser.add_argument(
         "--supply",
-        type=ends(positive_number),
+        type=ends(supply_ratio),
         default=(1.0, 1.0),
         metavar="R[:S]",
         help="supply voltage ratio, or the ends between which it swings once an hour (default: 1)",

@@ -95,6 +95,9 @@ def run(options: argparse.Namespace) -> int:
     if not runs:
         console.print("no candidate can be simulated; the reasons are above", style="bold")
         return 1
+    if all(run.mean_s(_BURST_S) is None for run in runs):
+        console.print(f"no candidate answers anything within the first minute{_first(trace)}", style="bold")
+        return 1
     about = [f"{device.name}-{trace.title}-{options.minutes:g}min"]
     if conditions != Conditions():
         about.append(conditions.text())
@@ -110,6 +113,13 @@ def run(options: argparse.Namespace) -> int:
         maps = draw_heat_maps(best, ends, options.heat_map, device, conditions, options.seed, out, console)
     console.print(f"\nwrote {maps}sustained.png, sustained.svg, sustained.csv and assumptions.json to {out}")
     return 0
+
+
+def _first(trace: Trace) -> str:
+    """Say when the first request comes, where that is why nothing is answered."""
+    if trace.arrivals_s is None or trace.arrivals_s[0] < _BURST_S:
+        return ""
+    return f": the first request comes after {seconds(float(trace.arrivals_s[0]))}; let the trace begin at 0"
 
 
 def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, tuple[store.Row, ...]]:

@@ -36,6 +36,7 @@ from graphs import zoo
 from partition import Device, Figure, Plan, Segment, load_device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 DEVICE = load_device("sa8255p")
@@ -354,6 +355,42 @@ def test_intervals_reach_the_table_of_a_long_run(tmp_path: Path) -> None:
     assert lines["a"]["burst_standing"] == "tie"
     assert lines["d"]["burst_standing"] == "dominated"  # it wakes both
     assert lines["d"]["processor"] == "cpu+npu"
+
+
+@pytest.mark.parametrize("lines", ["100,1", "1,1e300"], ids=["late", "endless"])
+def test_a_trace_without_an_answer_in_the_first_minute_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str
+) -> None:
+    folder, trace = stored(tmp_path / "run", row("ort_qnn", "npu", 5e-4)), tmp_path / "own.csv"
+    trace.write_text(f"arrival_s,work\n{lines}\n")
+    assert sustained([folder, "--device", "sa8255p", "--minutes", "3", "--trace", str(trace)]) == 1
+    out = capsys.readouterr().out
+    assert "answers anything within the first minute" in out
+    assert ("comes after 100 s" in out) == (lines == "100,1")
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        (sustained, "--ambient=298"),
+        (sustained, "--ambient=25:1e6"),
+        (sustained, "--thermal-cap=10@353"),
+        (sustained, "--supply=90:110"),
+        (sustained, "--altitude=1e9"),
+        (sustained, "--minutes=1e9"),
+        (sustained, "--minutes=1e-9"),
+        (main, "--minutes=1e9"),
+        (main, "--ambient=298"),
+        (main, "--slack=5"),
+    ],
+)
+def test_what_is_of_another_unit_is_refused(
+    capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], int], argument: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        command(["resnet18", "--device", "sa8255p", argument])
+    assert stop.value.code == 2
+    assert f"argument {argument.partition('=')[0]}: expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
