@@ -171,4 +171,13 @@ def positive_int(text: str, what: str) -> int:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message that says anything, else the name of its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return [*_lines(error), type(error).__name__][0]
+
+
+def last_line(error: Exception) -> str:
+    """Return the last such line: of an error that wraps another, what that one says."""
+    return [type(error).__name__, *_lines(error)][-1]
+
+
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from compilers.adapter import CompilerError
+from compilers.adapter import CompilerError, PassingError
 from compilers.artefact import PROVISIONAL
 from compilers.machine import cpu
 from compilers.tvm import foreign, frontend, library
@@ -142,8 +142,10 @@ def _chosen(
         cache = TileCache.for_build(*names)
         try:
             found, fresh = there.decide(functions, target, address, cache, threads=threads)
-        except CompilerError as error:
+        except PassingError as error:
             facts += [(PROVISIONAL, f"tiles were not timed on the device: {error}")]
+        except CompilerError as error:  # it would say the same next time
+            facts = [("schedules", f"{facts[0][1]}; {error}")]
         else:
             for key, decision in fresh.items():
                 cache.put(key, decision)

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, rpc
 
 from compilers.adapter import CompilerError, PassingError, Session
-from compilers.ort_session import first_line
+from compilers.ort_session import first_line, last_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +31,8 @@ ANSWER_S: Final = 10.0
 """How long a tracker may take for each answer."""
 _CALLS: Final = 3
 _REPEATS: Final = 3
+_REFUSALS: Final = (tvm.error.RPCError, AttributeError)  # what is lost is an InternalError
+_EXHAUSTED: Final = ("bad_alloc", "Cannot allocate memory", "out of memory", "No space left")
 _SESSION_S: Final = 900  # a server ends a session that is older, so that a client that hangs does not keep it
 
 
@@ -38,7 +40,8 @@ def connect(address: Address) -> Any:  # noqa: ANN401
     """Return an RPC session on a server that the tracker has registered under the key.
 
     Raises:
-        PassingError: nobody listens, what listens is no tracker, no server is free, or it does not answer.
+        PassingError: nobody listens, what listens is no tracker, no server is there or free, or it does not answer;
+            all of which another process mends, at the same address.
     """
     _knock(address)
     default = socket.getdefaulttimeout()
@@ -85,7 +88,8 @@ def kernel_times_s(address: Address, library: Path, arrays: Mapping[str, Sequenc
     `arrays` are the arguments of each function by its name, results included.
 
     Raises:
-        CompilerError: the device does not answer, or cannot load or run the functions.
+        PassingError: the device does not answer.
+        CompilerError: it refuses to load or to run the functions.
     """
     remote = connect(address)
     with _calling(address, "time kernels"):
@@ -151,7 +155,11 @@ class RemoteSession(Session):
 
 @contextlib.contextmanager
 def _calling(address: Address, what: str) -> Iterator[None]:
+    """Tell a refusal, which the server sends back or which it has no function for, from the end of the connection."""
     try:
         yield
     except Exception as error:  # TVM raises a type of its own for every way in which a connection ends
-        raise PassingError(f"the server of {address} could not {what}, or died over it: {first_line(error)}") from error
+        told = last_line(error)
+        if isinstance(error, _REFUSALS) and not any(word in told for word in _EXHAUSTED):
+            raise CompilerError(f"the server of {address} refuses to {what}: {told}") from error
+        raise PassingError(f"the server of {address} could not {what}, or died over it: {told}") from error

@@ -41,7 +41,8 @@ def decide(
     They are built, sent to the device and timed there; the caller puts them into the cache.
 
     Raises:
-        CompilerError: the device does not answer, or cannot load or run the kernels.
+        PassingError: the device does not answer.
+        CompilerError: it refuses to load or to run the kernels.
     """
     keys = {name: structure_key(func) for name, func in functions.items()}
     known = {key: decision for key in keys.values() if (decision := cache.get(key))}

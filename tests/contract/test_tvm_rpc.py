@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -37,6 +37,8 @@ from partition import Segment, load_device
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from partition import Address
 
 TVM = get_compiler("tvm")
 START_S = 60
@@ -236,11 +238,46 @@ def test_a_server_that_dies_in_the_middle_is_told(tracker: int, tmp_path: Path) 
             TVM.load(artefact)
         threading.Timer(0.5, end, [started]).start()
         began = time.monotonic()
-        with pytest.raises(CompilerError, match="could not time the model, or died over it"):
+        with pytest.raises(PassingError, match="could not time the model, or died over it"):
             session.device_times_s(feed, samples=100, calls=10_000_000)
         assert time.monotonic() - began < 20
-        with pytest.raises(CompilerError, match="died over it"):
+        with pytest.raises(PassingError, match="died over it"):
             session.run(feed)
+
+
+def test_what_a_server_refuses_is_no_lost_connection(tracker: int, tmp_path: Path) -> None:
+    """A library for another machine, or none, is refused the next time too; a full memory need not be."""
+    from compilers.tvm import remote
+    from partition import Address
+
+    with server(tracker, "alive"):
+        artefact = compiled(tracker, "alive", tmp_path)
+        arm = bytearray(artefact.main_file.read_bytes())
+        arm[18:20] = (183).to_bytes(2, "little")  # e_machine: aarch64
+        artefact.main_file.write_bytes(arm)
+        with pytest.raises(CompilerError, match=r"refuses to load the library: .*cannot open shared object") as refused:
+            TVM.load(artefact)
+        assert not isinstance(refused.value, PassingError)
+    with server(tracker, "again"):
+        address = Address(host="127.0.0.1", port=tracker, key="again")
+        session = remote.connect(address)
+        with pytest.raises(CompilerError, match="refuses to find it: Module has no fun") as lacking, _asking(address):
+            session.get_function("device_api.opencl")
+        assert not isinstance(lacking.value, PassingError)
+        with pytest.raises(PassingError, match="bad_alloc"), _asking(address):
+            tvm_runtime().empty((1 << 46,), "float32", session.cpu(0))
+
+
+def _asking(address: Address) -> contextlib.AbstractContextManager[None]:
+    from compilers.tvm import remote
+
+    return remote._calling(address, "find it")
+
+
+def tvm_runtime() -> Any:
+    import tvm
+
+    return tvm.runtime
 
 
 def test_a_key_without_a_server_is_answered_with_those_there_are(tracker: int) -> None:
