@@ -71,6 +71,17 @@ class FlatPool(nn.Module):
         return x.reshape(x.shape[0], x.shape[1], -1).mean(dim=2)
 
 
+class Fcn(nn.Module):
+    """torchvision's FCN on a ResNet-50; the class of each pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = torchvision.models.segmentation.fcn_resnet50(weights=None, weights_backbone=None)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.model(image)["out"].argmax(1).byte()
+
+
 class DnCnn(nn.Module):
     """DnCNN-B (Zhang et al. 2017): 20 convolutions of 64 channels, the noise subtracted."""
 
@@ -222,6 +233,7 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]]
     "mediapipe_pose__pose_landmark_detector": (PoseLandmarks, (1, 3, 256, 256)),
     "mediapipe_hand_gesture__palm_detector": (PalmDetector, (1, 3, 256, 256)),
     "deeplabv3_plus_mobilenet": (lambda: Normalised(DeepLab(), IMAGENET, 4), (1, 3, 520, 520)),
+    "fcn_resnet50": (lambda: Normalised(Fcn(), IMAGENET, 4), (1, 3, 520, 520)),
     "midas": (lambda: Normalised(Midas(), IMAGENET, 4), (1, 3, 256, 256)),
     "ffnet_78s_lowres": (lambda: Normalised(FfNet(lowres=True), IMAGENET, 4), (1, 3, 512, 1024)),
     "ffnet_54s": (lambda: Normalised(FfNet(lowres=False), IMAGENET, 4), (1, 3, 1024, 2048)),

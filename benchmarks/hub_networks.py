@@ -451,7 +451,7 @@ class PalmDetector(nn.Module):
         points = (numbers.view(1, -1, 9, 2) * self.scale + self.offset).view(1, -1, 18)
         middles, half = points[..., :2], points[..., 2:4] / 2
         boxes = torch.cat([middles - half, middles + half, points[..., 4:]], -1)
-        return boxes, torch.sigmoid(torch.clamp(scores, -100.0, 100.0)).squeeze(-1)
+        return boxes, torch.sigmoid(torch.clamp(scores, -100.0, 100.0)).reshape(1, -1)
 
 
 class HrNetFace(nn.Module):
