@@ -197,18 +197,27 @@ def _coefficients(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> A
     """Fit the coefficients of one key to samples of its device.
 
     The compilers of a device share all but the overhead of a call: what they run is one silicon. A precision that
-    follows another has that one's coefficients times one factor, the median of measured over predicted.
+    follows another has that one's coefficients times one factor, which the compilers share, too.
     """
     device, compiler, precision = key
     leader = (device, compiler, FOLLOWS.get(precision, ""))
     if _of(leader, usable):
-        coefficients, rows = _coefficients(names, leader, usable), _of(key, usable)
-        return coefficients * float(np.median(_measured(rows) / (_matrix(rows, names) @ coefficients)))
+        return _coefficients(names, leader, usable) * _factor(names, device, precision, usable)
     rows = _teachers(names, key, [sample for sample in usable if sample.row.precision == precision])
     compilers = sorted({sample.row.compiler for sample in rows})
     overheads = [[float(sample.row.compiler == name) for name in compilers] for sample in rows]
     shared = fit_relative(np.hstack([overheads, _matrix(rows, names)[:, 1:]]), _measured(rows))
     return np.array([shared[compilers.index(compiler)], *shared[len(compilers) :]])
+
+
+def _factor(names: Sequence[str], device: str, precision: str, usable: Sequence[Sample]) -> float:
+    """Return the median of measured over what the coefficients of the precision's leader predict."""
+    ratios = []
+    for compiler in sorted({sample.row.compiler for sample in usable}):
+        leader, rows = (device, compiler, FOLLOWS[precision]), _of((device, compiler, precision), usable)
+        if rows and _of(leader, usable):
+            ratios.append(_measured(rows) / (_matrix(rows, names) @ _coefficients(names, leader, usable)))
+    return float(np.median(np.concatenate(ratios)))
 
 
 def _teachers(names: Sequence[str], key: Key, rows: list[Sample]) -> list[Sample]:
@@ -224,14 +233,16 @@ def term_sets(row: Measurement) -> tuple[tuple[str, ...], ...]:
     kept out (benchmarks/README.md); in INT8 they add error. Another has those of all three generations of silicon, the
     DRAM traffic and the MACs; then, for graphs that one of the three cannot simulate, fewer: the chips next to its own
     generation (v68 before v73, v73 and v81 from there on), and v73 alone. In float the chips next to it come first:
-    every third float simulation of v68 lacks costs.
+    every third float simulation of v68 lacks costs. With 16 bit activations two of three lack some, so v73 and v81 are
+    taken for every chip.
     """
     if row.device in OWN_SIMULATION:
         alone = (OVERHEAD, row.device)
         return ((*alone, MACS), alone) if row.precision == "fp16" else (alone,)
     middle, older, newer = REFERENCES
     near = (older,) if row.htp_arch < _MIDDLE_ARCH else (middle, newer)
-    first = (near, REFERENCES) if row.precision == "fp16" else (REFERENCES, near)
+    usual = (REFERENCES, near)
+    first = {"fp16": (near, REFERENCES), "w8a16": ((middle, newer),)}.get(row.precision, usual)
     return tuple((OVERHEAD, *chips, DRAM_BYTES, MACS) for chips in (*first, (middle,)))
 
 

@@ -18,7 +18,7 @@ from experiments.calibration.fit import (
     rank_correlation,
 )
 from experiments.calibration.table import Measurement
-from experiments.calibration.training import Sample, predict_each
+from experiments.calibration.training import Sample, fit_all, predict_each
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -120,3 +120,29 @@ def test_a_device_that_is_so_many_times_slower_is_predicted_so_many_times_slower
     assert known.keys() == scaled.keys() == {sample.row.key for sample in group}
     for key, prediction in known.items():
         np.testing.assert_allclose(scaled[key], np.array(prediction) * factor, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(SEEDS, st.integers(8, 12), st.integers(8, 12))
+def test_16_bit_activations_take_both_runtimes_the_same_times_longer(seed: int, ours: int, theirs: int) -> None:
+    """Whatever was measured, and however many models each runtime has: it is one silicon."""
+    random = np.random.default_rng(seed)
+    group = []
+    for compiler, precision, models in (
+        ("ort_qnn", "int8", 12), ("snpe", "int8", 12), ("ort_qnn", "w8a16", ours), ("snpe", "w8a16", theirs),
+    ):  # fmt: skip
+        for model, time_s in enumerate(random.uniform(1e-4, 1e-1, models)):
+            row = Measurement(
+                model=f"net{model}",
+                precision=precision,
+                device="qcs9075",
+                compiler=compiler,
+                latency_s=(2e-4 + 0.9 * time_s) * random.lognormal(0, 0.5),
+                htp_arch=73,
+                vtcm_mb=8,
+            )
+            group.append(Sample(row=row, terms={"qcs9075": time_s}))
+    terms = {"qcs9075": 1e-2}
+    found = {model.key[1:]: model.predict(terms) for model in fit_all(group)}
+    slower = [found[compiler, "w8a16"] / found[compiler, "int8"] for compiler in ("ort_qnn", "snpe")]
+    assert slower[0] == pytest.approx(slower[1], rel=1e-4)

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.calibration.features import REFERENCES, Simulation
 from experiments.calibration.table import Measurement, npu_facts
-from experiments.calibration.training import Key, Sample, fit_all, predict_each, training_rows
+from experiments.calibration.training import Key, Sample, fit_all, predict_each, term_sets, training_rows
 from experiments.calibration.training import samples as samples_of
 from partition import DRAM_BYTES, MACS, OVERHEAD, load_device
 
@@ -86,6 +86,29 @@ def test_wide_activations_follow_int8_by_one_factor() -> None:
     )
     (alone,) = fit_all(samples(5e-4, 1.2, 0.0, key=(*KEY[:2], "w8a16")))
     assert dict(alone.coefficients) == pytest.approx({OVERHEAD: 5e-4, KEY[0]: 1.2})
+
+
+def test_two_runtimes_of_a_device_follow_int8_by_the_same_factor() -> None:
+    """The median over the rows of both, each against the int8 prediction of its own runtime."""
+    overheads = {"ort_qnn": 1e-4, "snpe": 3e-4}
+    group = [s for c, o in overheads.items() for s in samples(o, 0.9, 0.0, key=(KEY[0], c, "int8"))]
+    exact = {c: samples(o, 0.9, 0.0, key=(KEY[0], c, "w8a16")) for c, o in overheads.items()}
+    group += [times(2.0, s) for s in exact["ort_qnn"]]
+    group += [times(4.0, s) for s in exact["snpe"][:11]]
+    found = {m.key[1:]: dict(m.coefficients) for m in fit_all(group)}
+    for compiler, overhead_s in overheads.items():
+        assert found[compiler, "w8a16"] == pytest.approx({OVERHEAD: 2 * overhead_s, KEY[0]: 1.8}, rel=1e-4)
+
+
+def test_each_precision_takes_first_the_simulations_that_serve_it_best() -> None:
+    v73, v68, v81 = REFERENCES
+    firsts = {"fp16": (v68,), "int8": (v73, v68, v81), "w8a16": (v73, v81)}  # of a chip of the v68 generation
+    for precision, chips in firsts.items():
+        row = samples(1e-4, 0.9, 0.0, key=("sm8450", "snpe", precision))[0].row
+        assert term_sets(row)[0] == (OVERHEAD, *chips, DRAM_BYTES, MACS)
+        newer = dataclasses.replace(row, device="sm8850", htp_arch=81)
+        assert term_sets(newer)[0] == (OVERHEAD, *((v73, v81) if precision != "int8" else chips), DRAM_BYTES, MACS)
+        assert len(set(term_sets(newer))) == len(term_sets(newer))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8", "w8a16"])
