@@ -10,7 +10,7 @@ Environment: SNPE_ROOT or QAIRT_SDK_ROOT, the root of an SDK, whose snpe-net-run
     the DLC is loaded back through the system interface of the wheel and runs on its HTP emulator.
 
 Options of a segment: `vtcm_mb`, `htp_graph_finalization_optimization_mode` and `htp_performance_mode`, as in
-`compilers.qnn.chip`; they set the simulation and the run, the DLC is the same for all.
+`compilers.qnn.chip`; they set the simulation and the run. The DLC is the same for all, since a runtime prepares it.
 """
 
 from __future__ import annotations

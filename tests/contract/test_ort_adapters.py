@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +23,13 @@ from compilers import (
     in_child,
 )
 from compilers.ort_session import reference_session, source_names
-from compilers.qnn.dlc import read_dlc
+from compilers.qnn.chip import DEFAULT_MODE, OPTIMISATION_MODE, target
+from compilers.qnn.dlc import only_graph, read_dlc
 from compilers.qnn.dlc_session import estimate_dlc
 from compilers.qnn.layout import channels_last
 from compilers.qnn.profile import read_estimates
 from compilers.snpe import SDK_VARIABLES
+from experiments.calibration.features import OPTIONS
 from graphs import Graph, from_proto, random_inputs
 from partition import Segment, load_device
 
@@ -380,7 +383,7 @@ def test_a_dlc_is_loaded_back_simulated_and_run(
     graph = quantised() if precision == "int8" else convolutions("Sigmoid")
     artefact = compile_segment(segment(graph, "snpe", precision), tmp_path, LIMITS)
     (expected,) = read_estimates((artefact.directory / "profile.csv").read_text(), partitions=1)
-    assert in_child(estimate_dlc, artefact.main_file, "52", "8", "2", limits=LIMITS) == expected
+    assert in_child(estimate_dlc, artefact.main_file, "52", "8", DEFAULT_MODE, limits=LIMITS) == expected
     feed = random_inputs(graph, 2)
     (found,) = outputs(artefact, [feed])
     right = reference(graph, feed)["y"]
@@ -503,6 +506,27 @@ def test_snpe_net_run_gets_channels_last_files_and_gives_channels_first(
         tool.write_text("#!/bin/sh\necho no DSP >&2\nexit 3\n")
         with pytest.raises(CompilerError, match="ended with 3: no DSP"):
             session.run(feed)
+
+
+@needs_qnn
+def test_a_dlc_holds_no_optimisation_mode(tmp_path: Path) -> None:
+    """It is what a runtime prepares for its chip, so the one deployed is the one predicted, in whatever mode."""
+    found = {}
+    for mode in ("2", "3"):
+        options = (("htp_graph_finalization_optimization_mode", mode),)
+        asked = dataclasses.replace(segment(convolutions(), "snpe", "fp16"), options=options)
+        artefact = compile_segment(asked, tmp_path, LIMITS)
+        assert artefact.fact("optimisation_mode") == mode
+        graph = only_graph(artefact.main_file)
+        with zipfile.ZipFile(artefact.main_file) as file:
+            found[mode] = graph.nodes, graph.tensors, file.getinfo("model.params.bin").file_size
+    assert found["2"] == found["3"]
+
+
+@pytest.mark.parametrize("backend", ["ort_qnn", "snpe"])
+def test_what_is_compiled_by_default_is_what_calibrations_simulate(backend: str) -> None:
+    plain = target(segment(convolutions(), backend, "fp16"), backend=backend, fixed_io=backend == "snpe")
+    assert plain.optimisation_mode == dict(OPTIONS[backend])[OPTIMISATION_MODE]
 
 
 # names
