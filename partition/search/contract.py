@@ -92,7 +92,9 @@ class _Contraction:
             for q in np.flatnonzero(v.allowed).tolist():
                 if p == q:
                     continue
-                handover = sum((self._move[t, self._home[p], self._home[q]] for t in u.makes), np.zeros(4, np.int64))
+                # Of what u makes, what nobody reads is handed over to nobody.
+                passed = (self._move[t, self._home[p], self._home[q]] for t in u.makes & v.reads)
+                handover = sum(passed, np.zeros(4, np.int64))
                 later = u.allowed[q] and (u.cost[q] + self._fetch(u, q) <= u.cost[p] + handover).all()
                 sooner = (
                     follows_only and v.allowed[p] and (v.cost[p] + self._deliver(v, p, q) <= v.cost[q] + handover).all()

@@ -73,6 +73,9 @@ def random_problem(rng: Random, most_nodes: int, *, places: int | None = None, d
                 target=target,
             )
         )
+        if rng.random() < 0.3:  # a second result, which fewer read, or nobody
+            some = tuple(nodes[j] for j in after if rng.random() < 0.5)
+            tensors.append(Tensor(name=f"s{i}", size_bytes=rng.randint(0, 5), producer=nodes[i], consumers=some))
     refused = {(n, p) for n in nodes for p in where[1:] if rng.random() < 0.1}
     return Problem(
         nodes=tuple(nodes),

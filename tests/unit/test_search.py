@@ -104,6 +104,28 @@ def test_t6_is_26_ms_and_unique() -> None:
     assert plan.gap_ratio == 0
 
 
+def test_a_result_that_nobody_reads_is_no_price_of_a_cut() -> None:
+    """By hand: A on the GPU, t over in 2 ms and 1 mJ, B on the CPU; that A also makes s costs no hand-over."""
+    nodes = {"A": {GPU: (0, 0), CPU: (4, 5)}, "B": {GPU: (9, 1), CPU: (0, 7)}}
+    move = Transfer(latency_s=2 * MS, bytes_per_s=1e3, energy_j=MS, energy_j_per_byte=2 * MS)
+    problem = Problem(
+        nodes=("A", "B"),
+        tensors=(
+            Tensor(name="t", size_bytes=0, producer="A", consumers=("B",)),
+            Tensor(name="s", size_bytes=2, producer="A", consumers=()),
+        ),
+        places=(GPU, CPU),
+        transfers={("gpu", "cpu"): move, ("cpu", "gpu"): move},
+        costs={
+            (node, place): Cost(latency_s=ms * MS, energy_j=mj * MS)
+            for node, both in nodes.items()
+            for place, (ms, mj) in both.items()
+        },
+    )
+    found = [(round(p.latency_s / MS), round(p.energy_j / MS)) for p in frontier(problem)]
+    assert found == [(2, 8), (9, 1)]
+
+
 def test_t6_next_best_is_27_ms() -> None:
     # Pinning B away from its best place leaves the second best plan: only C and D on the NPU.
     (plan,) = frontier(t6(), constraints=Constraints(pinned={"B": "gpu"}))
