@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from compilers.adapter import CompilerError
 from compilers.tvm import names
@@ -206,7 +206,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Import a graph; `nodes` lists its nodes and `numbers` says which of them a result is of."""
         self.nodes, self.numbers = [], {}
         stock = super()._convert_operator
-        self.quantised = Quantised(self.bb, lambda op, inputs, attrs: stock(op, inputs, attrs, opset))
+        self.quantised = Quantised(self.bb, lambda op, inputs, attrs: stock(op, onnx_input(inputs), attrs, opset))
         return super().from_onnx(graph, opset)
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:  # noqa: ANN401

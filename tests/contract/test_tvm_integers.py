@@ -214,12 +214,19 @@ def pattern(name: str) -> tuple[Graph, float]:
         return net.graph(net.pair(net.node(name, x), 0.03, 0), image), 0.03
     if name == "Flatten":
         return net.graph(net.pair(net.node(name, x), 0.05, 120), image), 0.05
+    if name.startswith("Slice"):
+        optional = {"Slice": (), "Slice along axes": ([3],)}[name]  # the steps are left out, and once the axes
+        borders = [
+            net.constant(np.array(v, np.int64)) for v in ([1] if optional else [0, 2], [9] if optional else [1, 9])
+        ]
+        sliced = net.node("Slice", x, *borders, *(net.constant(np.array(v, np.int64)) for v in optional))
+        return net.graph(net.pair(sliced, 0.05, 120), image), 0.05
     other = net.pair("x1", 0.05 if name == "Concat of one scale" else 0.03, 120)
     joined = net.node("Concat", x, other, axis=1) if name.startswith("Concat") else net.node(name, x, other)
     return net.graph(net.pair(joined, 0.05, 120), image, image), 0.05
 
 
-EXACT = ("Gemm", "MatMul", "MaxPool", "Relu", "Flatten", "Concat of one scale")
+EXACT = ("Gemm", "MatMul", "MaxPool", "Relu", "Flatten", "Slice", "Slice along axes", "Concat of one scale")
 
 
 @pytest.mark.parametrize("name", [*EXACT, "GlobalAveragePool", "Add", "Mul", "Concat"])
