@@ -198,6 +198,14 @@ def dense(net: Net, x: str, shape: tuple[int, int], *, op: str) -> str:
     return net.node("Gemm", x, net.weights(np.ascontiguousarray(weights.T), scales), bias, transB=1)
 
 
+# Operators that move bytes, and their inputs of integers: a Slice without steps, and one without axes too.
+MOVES: dict[str, tuple[list[int], ...]] = {
+    "Flatten": (),
+    "Slice": ([0, 2], [1, 9]),
+    "Slice along axes": ([1], [9], [3]),
+}
+
+
 def pattern(name: str) -> tuple[Graph, float]:
     """Return a graph around one operator and the scale of its output."""
     net = Net()
@@ -212,21 +220,15 @@ def pattern(name: str) -> tuple[Graph, float]:
         return net.graph(net.pair(pooled, 0.05, 120), image), 0.05
     if name == "Relu":
         return net.graph(net.pair(net.node(name, x), 0.03, 0), image), 0.03
-    if name == "Flatten":
-        return net.graph(net.pair(net.node(name, x), 0.05, 120), image), 0.05
-    if name.startswith("Slice"):
-        optional = {"Slice": (), "Slice along axes": ([3],)}[name]  # the steps are left out, and once the axes
-        borders = [
-            net.constant(np.array(v, np.int64)) for v in ([1] if optional else [0, 2], [9] if optional else [1, 9])
-        ]
-        sliced = net.node("Slice", x, *borders, *(net.constant(np.array(v, np.int64)) for v in optional))
-        return net.graph(net.pair(sliced, 0.05, 120), image), 0.05
+    if name in MOVES:
+        borders = (net.constant(np.array(value, np.int64)) for value in MOVES[name])
+        return net.graph(net.pair(net.node(name.split()[0], x, *borders), 0.05, 120), image), 0.05
     other = net.pair("x1", 0.05 if name == "Concat of one scale" else 0.03, 120)
     joined = net.node("Concat", x, other, axis=1) if name.startswith("Concat") else net.node(name, x, other)
     return net.graph(net.pair(joined, 0.05, 120), image, image), 0.05
 
 
-EXACT = ("Gemm", "MatMul", "MaxPool", "Relu", "Flatten", "Slice", "Slice along axes", "Concat of one scale")
+EXACT = ("Gemm", "MatMul", "MaxPool", "Relu", *MOVES, "Concat of one scale")
 
 
 @pytest.mark.parametrize("name", [*EXACT, "GlobalAveragePool", "Add", "Mul", "Concat"])
