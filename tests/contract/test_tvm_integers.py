@@ -222,7 +222,7 @@ def pattern(name: str) -> tuple[Graph, float]:
         return net.graph(net.pair(net.node(name, x), 0.03, 0), image), 0.03
     if name in MOVES:
         borders = (net.constant(np.array(value, np.int64)) for value in MOVES[name])
-        return net.graph(net.pair(net.node(name.split()[0], x, *borders), 0.05, 120), image), 0.05
+        return net.graph(net.pair(net.node(name.split(maxsplit=1)[0], x, *borders), 0.05, 120), image), 0.05
     other = net.pair("x1", 0.05 if name == "Concat of one scale" else 0.03, 120)
     joined = net.node("Concat", x, other, axis=1) if name.startswith("Concat") else net.node(name, x, other)
     return net.graph(net.pair(joined, 0.05, 120), image, image), 0.05
