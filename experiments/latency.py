@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import KEPT, add_bind, command, count, exit_code, positive_number
+from experiments.arguments import KEPT, add_bind, command, count, exit_code, number
 
 if TYPE_CHECKING:
     import argparse
@@ -45,11 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", default="ort_cpu", metavar="NAME", help="default: ort_cpu")
     parser.add_argument("--against", default=None, metavar="NAME", help="measure in turns with this backend")
     parser.add_argument("--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="default: fp32")
+    parser.add_argument("--idle", type=_pause, default=0.5, metavar="S", help="pause before a call (default: 0.5)")
     parser.add_argument(
-        "--idle", type=positive_number, default=0.5, metavar="S", help="pause before a call (default: 0.5)"
-    )
-    parser.add_argument(
-        "--sustained", type=positive_number, default=10.0, metavar="S", help="length of the long run (default: 10)"
+        "--sustained", type=_run_length, default=10.0, metavar="S", help="length of the long run (default: 10)"
     )
     parser.add_argument(
         "--offset", type=count, default=0, metavar="B", help="bytes that inputs lie behind a 4 KiB page (default: 0)"
@@ -58,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="of weights, inputs and order")
     return parser
+
+
+_pause = number(lambda n: 0 < n <= 600, "a pause above 0 and of at most 600 s")
+_run_length = number(lambda n: 0 < n <= 86_400, "a run above 0 and of at most 86400 s (a day)")
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def sustained(
     if not 0 < 2 * window_s <= duration_s:
         raise ValueError(f"a sustained run needs two windows of {window_s:g} s, got {duration_s:g} s in all")
     end = clock() + duration_s
-    medians = []
-    while clock() < end:
+    medians: list[float] = []
+    while not medians or clock() < end:
         edge = clock() + window_s
         times: list[float] = []
         while not times or clock() < edge:

@@ -120,3 +120,10 @@ def test_samples_that_hang_together_are_worth_less_and_it_is_said() -> None:
     steps = np.cumsum(np.random.default_rng(0).standard_normal(100)) * 1e-6 + 1e-3
     warnings = Samples(cold_s=1.0, steady_s=tuple(steps), calls_per_sample=1).warnings()
     assert any("neighbouring samples are alike: 100 of them are worth" in warning for warning in warnings)
+
+
+def test_a_run_shorter_than_a_call_has_that_call() -> None:
+    ticks = iter(range(100))
+    found = sustained(lambda: None, duration_s=1e-9, window_s=5e-11, clock=lambda: float(next(ticks)))
+    assert found.medians_s == (1.0,)
+    assert found.slowdown == 1.0
