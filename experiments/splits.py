@@ -88,6 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--period-cap", type=duration, default=None, metavar="T", help="longest time between results (pipelined)")
     add(
+        "--rule-threshold",
+        type=duration,
+        default=None,
+        metavar="T",
+        help="also show the rule that moves operators which pass 80 %% of this time (default: only at its best)",
+    )
+    add(
         "--pin",
         type=_pin,
         action="append",

@@ -69,6 +69,7 @@ class Options:
     memory_cap: float | None
     min_sqnr: float | None
     period_cap: float | None
+    rule_threshold: float | None
     pins: Sequence[tuple[str, str]]
     max_segments: int | None
     space: str | None

@@ -268,7 +268,7 @@ def rivals(request: Request, found: Found) -> tuple[Rival, ...]:
     periods = [s.period_s for s in found.solutions if s.period_s is not None]
     made = []
     judge = Baselines(problem, reference)
-    for s in judge.all():
+    for s in judge.all(request.options.rule_threshold):
         period = judge.period_s(s.segments) if periods else None
         made.append(
             Rival(

@@ -53,12 +53,17 @@ class Baselines:
         self.problem, self._exact = problem, exact
         self._count = len(problem.nodes)
 
-    def all(self) -> tuple[Strategy, ...]:
-        """Return every baseline that the problem admits, the single-place plans first."""
+    def all(self, threshold_s: float | None = None) -> tuple[Strategy, ...]:
+        """Return every baseline that the problem admits, the single-place plans first.
+
+        The 80 % rule is there at its best, and with `threshold_s` at that threshold, too.
+        """
         found = [*self.single_places(), self.greedy(), self.greedy(transfers=False), self.best_single_cut()]
         if len(self.problem.places) == 2:
             found.append(self.min_cut())
-        found += [self.dynamic_rule(home) for home in range(len(self.problem.places)) if self._takes_all(home)]
+        thresholds = (None,) if threshold_s is None else (None, threshold_s)
+        homes = [home for home in range(len(self.problem.places)) if self._takes_all(home)]
+        found += [self.dynamic_rule(home, threshold) for home in homes for threshold in thresholds]
         return tuple(strategy for strategy in found if strategy is not None)
 
     def period_s(self, pieces: Sequence[Piece]) -> float:
@@ -155,7 +160,8 @@ class Baselines:
         times = self._encoded.node_cost[:, home, 0]
         if threshold_s is not None:
             limit = THRESHOLD_SHARE * threshold_s / self._encoded.units.latency_s
-            return self._judge(self._rule_name(home), self._moved(start, times > limit))
+            name = f"{self._rule_name(home)} at {threshold_s:.3g} s"
+            return self._judge(name, self._moved(start, times > limit))
         plans = [self._moved(start, times > limit) for limit in (-1, *np.unique(times).tolist())]
         return self._judge(self._rule_name(home), min(plans, key=self._latency))
 

@@ -156,6 +156,10 @@ def test_the_80_percent_rule_moves_what_passes_it() -> None:
     # At home on the GPU, 80 % of 10 ms is 8 ms: only D (9 ms) passes it.
     rule = Baselines(problem, search(problem)).dynamic_rule(1, threshold_s=10 * MS)
     assert [n for p in rule.segments if p.place == NPU for n in p.nodes] == ["D"]
+    given = {s.name: s for s in Baselines(problem, search(problem)).all(10 * MS)}
+    assert given["80 % rule from gpu at 0.01 s"].segments == rule.segments
+    best = given["80 % rule from gpu"]
+    assert best.latency_s <= rule.latency_s
 
 
 def test_min_cut_needs_two_places() -> None:
