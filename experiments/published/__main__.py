@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from experiments.arguments import command, exit_code
+from experiments.arguments import UserError, command, exit_code
 
 if TYPE_CHECKING:
     import argparse
@@ -47,6 +47,8 @@ def _run(options: argparse.Namespace) -> int:
     from experiments.published.tables import TableError, load_table, read_table, table_names
 
     objectives = tuple(filter(None, options.objectives.split(",")))
+    if len(objectives) == 1:
+        raise UserError(f"a frontier needs two objectives or more, for example --objectives {objectives[0]},energy_j")
     found = {}
     try:
         for name in options.names or table_names():

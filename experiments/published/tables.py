@@ -21,6 +21,12 @@ _LARGER_IS_BETTER: Final = ("_per_w", "_per_s")
 _SMALLER_IS_BETTER: Final = ("_s", "_w", "_j")
 
 
+_OTHER_UNITS: Final = {
+    "ms": "s", "us": "s", "ns": "s", "mw": "w", "kw": "w", "mj": "j", "uj": "j", "khz": "hz", "mhz": "hz", "ghz": "hz",
+    "kb": "bytes", "mb": "bytes", "gb": "bytes", "percent": "ratio", "f": "c",
+}  # fmt: skip
+
+
 class TableError(ValueError):
     """A table that cannot be used; the message says why."""
 
@@ -106,15 +112,16 @@ def read_table(path: Path) -> Table:
         TableError: the file cannot be read, has no rows or no number where one is needed, or names a row twice.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             header, *lines = [row for row in csv.reader(file) if row]
     except OSError as error:
         raise TableError(f"cannot read the table {path} ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise TableError(f"the table {path} is no text: {error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"the table {path} is no CSV file: {error}") from error
     except ValueError:
         raise TableError(f"the table {path} is empty; it needs a header such as backend,latency_s,power_w") from None
     columns = tuple(name.strip() for name in header)
+    _see_units(path, columns)
     rows = tuple(_row(path, columns, line, number) for number, line in enumerate(lines, 2))
     keys = [row[0] for row in rows]
     twice = next((key for key in keys if keys.count(key) > 1), None)
@@ -128,6 +135,15 @@ def read_table(path: Path) -> Table:
         name=path.stem, report=str(path), title="given, not verified", columns=columns, rows=rows, facts={},
         minimise=(*worse, *computed), maximise=better,
     )  # fmt: skip
+
+
+def _see_units(path: Path, columns: tuple[str, ...]) -> None:
+    """Refuse a column in another unit, which no check would find and whose numbers would be taken for SI ones."""
+    for name in columns[1:]:
+        start, _, unit = name.lower().rpartition("_")
+        if start and unit in _OTHER_UNITS:
+            better = f"{start}_{_OTHER_UNITS[unit]}"
+            raise TableError(f"the column {name!r} of {path} is not in SI units: call it {better} and give it in that")
 
 
 def _row(path: Path, columns: tuple[str, ...], cells: list[str], number: int) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.evaluator.dynamics import parse_trace
 from experiments.published import load_table, table_names
 from experiments.published.__main__ import main
 from experiments.published.checks import checks, implied_frontiers, write_value
@@ -103,6 +104,8 @@ def test_a_table_of_ones_own_without_energy_gets_it_from_latency_and_power(tmp_p
         ("a,latency_s\nx,-1\n", "line 2 of"),
         ("a,latency_s\nx,fast\n", "'fast' where a number above 0 is needed"),
         ("a,latency_s\nx\n", "has 1 cells where the header has 2"),
+        ("a,latency_ms,power_w\nx,1,1\n", "call it latency_s and give it in that"),
+        ("a,latency_s,power_mW\nx,1,1\n", "call it power_w and give it in that"),
     ],
 )
 def test_a_table_that_is_none_is_refused(
@@ -114,6 +117,22 @@ def test_a_table_that_is_none_is_refused(
     assert said in capsys.readouterr().err
     assert main([str(tmp_path / "none.csv")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("backend,latency_s\na,1\n", encoding="utf-8-sig")
+    assert read_table(path).columns == ("backend", "latency_s")
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s\n1\n", encoding="utf-8-sig")
+    arrivals = parse_trace(str(trace), 10.0, 0).arrivals_s
+    assert arrivals is not None
+    assert arrivals.tolist() == [1.0]
+
+
+def test_one_objective_is_no_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["R1", "--objectives", "latency_s"]) == 2
+    assert "needs two objectives" in capsys.readouterr().err
 
 
 def test_cells_have_the_unit_of_their_column() -> None:

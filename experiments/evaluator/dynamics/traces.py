@@ -109,13 +109,13 @@ def _batches(text: str, rest: str, horizon_s: float) -> Trace:
 
 def _from_csv(path: Path, horizon_s: float) -> Trace:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         arrivals = np.array([float(row["arrival_s"]) for row in rows])
         works = np.array([float(row["work"]) for row in rows]) if rows and "work" in rows[0] else None
     except OSError as error:
         raise TraceError(f"cannot read trace {path} ({error.strerror})") from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise TraceError(f"trace {path} needs a column arrival_s (seconds), and may have one work: {error}") from error
     kept = ~(arrivals >= horizon_s)  # NaN is kept, so that it is refused and not lost
     return Trace(title=path.name, arrivals_s=arrivals[kept], works=None if works is None else works[kept])

@@ -69,7 +69,7 @@ def read_platforms(path: Path) -> tuple[Platform, ...]:
     """
     groups: dict[tuple[str, str, str], list[tuple[dict[str, str], Pair]]] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             for row in csv.DictReader(file):
                 pair = _pair(row)
                 if pair is not None:
