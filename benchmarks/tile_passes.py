@@ -142,6 +142,22 @@ def _softmax(c: int, s: int) -> Graph:
     return b.graph(b.node("Softmax", [b.y], axis=1))
 
 
+def _pooled(op_type: str, f: int, stride: int, c: int, s: int) -> Graph:
+    b = _Builder(c, s)
+    pads = [f // 2 if f % 2 else 0] * 4
+    y = b.node(op_type, [b.y], kernel_shape=[f, f], strides=[stride, stride], pads=pads)
+    return b.graph(y, size=-(-s // stride))
+
+
+def _of_product(op_type: str, c: int, s: int) -> Graph:
+    """A limit, a factor or a normalisation by channel of what no convolution made."""
+    b = _Builder(c, s)
+    factors = b.constant(np.linspace(0.5, 2, c, dtype=np.float32))
+    wide = b.constant(np.linspace(0.5, 2, c, dtype=np.float32).reshape(1, c, 1, 1))
+    constants = {"Relu": [], "Mul": [wide], "BatchNormalization": [factors] * 4}[op_type]
+    return b.graph(b.node(op_type, [b.node("Mul", [b.y, b.beside()], "product"), *constants]))
+
+
 def _shuffle(c: int, s: int) -> Graph:
     b = _Builder(c, s)
     apart = b.node("Transpose", [b.reshape(b.y, (1, 2, c // 2, s, s), NAME + "1")], perm=[0, 2, 1, 3, 4])
@@ -158,6 +174,7 @@ _ODD: Final = ((48, 56), (72, 28), (104, 28), (208, 14), (240, 14), (440, 7))
 _SMALL: Final = ((64, 28), (128, 28), (96, 14), (256, 14), (384, 7), (64, 56))
 _STRIDED: Final = ((32, 112), (64, 56), (24, 112), (96, 56), (128, 28), (256, 14))
 _IMAGES_OF: Final = ((32, 160), (32, 192), (32, 224), (32, 256))
+_POOLED: Final = ((64, 112), (192, 56), (192, 28), (480, 28), (512, 14), (832, 14), (832, 7), (128, 56))
 _DEPTHWISE: Final = ((32, 112), (72, 56), (144, 56), (96, 28), (288, 14), (240, 28))
 # Kind, precisions, the unit whose work it is, graphs by size, sizes.
 KINDS: Final[tuple[tuple[str, tuple[str, ...], str, Callable[[int, int], Graph], tuple[tuple[int, int], ...]], ...]] = (
@@ -174,6 +191,12 @@ KINDS: Final[tuple[tuple[str, tuple[str, ...], str, Callable[[int, int], Graph],
     ("pad", PRECISIONS, VECTOR, functools.partial(_window, 3, 1, 1), ((96, 14), (240, 14), (512, 14), (576, 7))),
     ("window", ("int8",), VECTOR, functools.partial(_window, 3, 2, 1), _DEPTHWISE),
     ("window", ("int8",), VECTOR, functools.partial(_window, 5, 2, 1), _DEPTHWISE[2:]),
+    ("pool", PRECISIONS, VECTOR, functools.partial(_pooled, "MaxPool", 3, 2), _POOLED),
+    ("pool", PRECISIONS, VECTOR, functools.partial(_pooled, "MaxPool", 3, 1), _POOLED[2:7]),
+    ("pool", PRECISIONS, VECTOR, functools.partial(_pooled, "AveragePool", 2, 2), _POOLED[1:7]),
+    ("affine", ("fp16",), VECTOR, functools.partial(_of_product, "BatchNormalization"), _MAPS),
+    ("limit", ("fp16",), VECTOR, functools.partial(_of_product, "Relu"), _MAPS),
+    ("scale", ("fp16",), VECTOR, functools.partial(_of_product, "Mul"), _MAPS),
     ("softmax", PRECISIONS, VECTOR, _softmax, _SMALL),
     ("normalise", PRECISIONS, VECTOR, _normalise, _SMALL),
     ("moments", PRECISIONS, VECTOR, _moments, ((32, 14), (64, 14), (64, 28), (128, 28))),

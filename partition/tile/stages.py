@@ -5,7 +5,8 @@ map has few tiles, and vector threads stand idle. What the traces of operators b
 own loops (`python -m benchmarks.tiles passes`), a pass of the vector unit over a tensor: a function by table, which a
 chain of functions of one tensor needs once (in fp16 the matrix unit applies it to what it has made); a sum over
 positions, which has one tile and before and after which everything waits; slices and concatenations where groups of
-channels fill no whole blocks; tensors of more than four axes in plain rows.
+channels fill no whole blocks; tensors of more than four axes in plain rows; pools; in fp16 a normalisation, a limit or
+a factor by channel of what no layer made, where a layer's own go into its weights.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ _TILE_BYTES: Final = 32 << 10
 _TILE_CHANNELS: Final = 256
 _SUM_CHANNELS: Final = 128
 _PLAIN_BYTES: Final = 256 << 10
+# A sum on the matrix unit goes by blocks of channels, and a band of one takes as long as this many bytes at least.
+_LEAST_SUM_BYTES: Final = 16 << 10
+# Steps of 8-bit windows with strides over an image of few channels, whose windows are laid side by side: 3x3, 6x6 and
+# 7x7 take 18, 13 and 15 in the traces. In fp16 each tap is a step.
+_IMAGE_STEPS: Final = 16
 # An input whose blocked form takes no more of the memory is left whole, for one vector thread. In the traces, 224x224x3
 # in int8 (1.5 MiB blocked) is whole at 8 MB and in 28 tiles at 4 MB; in fp16 (3.1 MiB) it is in tiles at 8 MB too.
 _WHOLE_SHARE: Final = 0.25
@@ -220,6 +226,8 @@ class _Reader:
         self._makers = {name: node for node in graph.nodes() for name in node.outputs}
         self._source: dict[str, str] = {}
         self._results = frozenset(spec.name for spec in graph.outputs())
+        self._inside = _counts_inside(graph)
+        self._passes = dict(machine.passes)
 
     def work(self, node: Node) -> Work:
         inputs = tuple(dict.fromkeys(name for name in node.inputs if name in self._tensors))
@@ -238,9 +246,17 @@ class _Reader:
         )
 
     def _layer(self, node: Node) -> Layer | None:
-        """Return the loops of a node; a batch normalisation that no convolution took up is a depthwise one."""
-        if node.op_type != "BatchNormalization" or self._made_by_layer(node.inputs[0]):
-            return self._layers.get(node.name)
+        """Return the loops of a node.
+
+        A batch normalisation that no convolution took up is a depthwise one, unless the vector unit has a pass for it,
+        and so is a mean over windows without strides that counts its border.
+        """
+        layer = self._layers.get(node.name)
+        if node.op_type == "AveragePool" and layer is not None:
+            by_matrix = layer.stride == (1, 1) and node.name not in self._inside
+            return dataclasses.replace(layer, kind=DEPTHWISE) if by_matrix else layer
+        if node.op_type != "BatchNormalization" or "affine" in self._passes or self._folds(node.inputs[0]):
+            return layer
         shape = _shape(self._tensors, node.inputs[0])
         if len(shape) != _IMAGE_AXES:
             return None
@@ -254,7 +270,25 @@ class _Reader:
         return maker is not None and maker.op_type in ("Conv", "Gemm", "MatMul")
 
     def _is_bias(self, node: Node) -> bool:
-        return node.op_type == "Add" and any(name in self._constants for name in node.inputs)
+        return node.op_type == "Add" and self._has_constant(node)
+
+    def _has_constant(self, node: Node) -> bool:
+        return any(name in self._constants for name in node.inputs)
+
+    def _folds(self, name: str) -> bool:
+        """Tell whether a constant factor or term of that tensor goes into the weights that make it."""
+        maker = self._makers.get(name)
+        if maker is None:
+            return False
+        if maker.op_type in ("Add", "Mul", "Div", "BatchNormalization") and self._has_constant(maker):
+            return self._folds(next((name for name in maker.inputs if name in self._tensors), ""))
+        return maker.op_type in ("Conv", "Gemm", "MatMul")
+
+    def _limited_on_the_way(self, name: str) -> bool:
+        """Tell whether the unit that makes a tensor cuts it: all do in 8 bits, the matrix unit in fp16."""
+        maker = self._makers.get(name)
+        summed = maker is not None and maker.op_type in ("Add", "Sub", "AveragePool")
+        return "limit" not in self._passes or summed or self._made_by_layer(name)
 
     def _stages(
         self, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...], layer: Layer | None
@@ -263,9 +297,8 @@ class _Reader:
             return  # of constants: computed when the graph is compiled
         if layer is not None:
             yield from self._norm(node) if layer.kind == NORM else _layer_stages(layer, self._machine)
-        elif node.op_type in _LIMITS or node.op_type == "BatchNormalization":
-            # What makes a value cuts it below 0 on the way; only an upper limit costs anything.
-            yield from self._fused("fused_limit", inputs, outputs) if node.op_type == "Clip" else ()
+        elif node.op_type in _LIMITS | {"BatchNormalization"}:
+            yield from self._limit(node, inputs, outputs)
         elif node.op_type in _FUNCTIONS | _ARITHMETIC:
             yield from self._elementwise(node, inputs, outputs)
         elif self._axes(inputs, outputs) > _IMAGE_AXES and node.op_type in ("Transpose", "Reshape"):
@@ -276,13 +309,25 @@ class _Reader:
         elif node.op_type not in _NO_WORK and outputs:
             yield from self._moved(node, inputs, outputs)
 
+    def _limit(self, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Iterator[Stage]:
+        if node.op_type == "BatchNormalization":
+            if not self._folds(inputs[0]):
+                yield self._pass("affine", outputs[0])
+        elif not self._limited_on_the_way(inputs[0]):
+            yield self._pass("limit", outputs[0])
+        elif node.op_type == "Clip":
+            # What makes a value cuts it below 0 on the way; only an upper limit costs anything.
+            yield from self._fused("fused_limit", inputs, outputs)
+
     def _elementwise(self, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Iterator[Stage]:
         if self._is_function(node, inputs, outputs):
             yield from self._function(node, inputs, outputs)
-        elif self._is_bias(node) and self._made_by_layer(inputs[0]):
+        elif node.op_type in ("Add", "Mul", "Div") and self._has_constant(node) and self._folds(inputs[0]):
             return
-        elif node.op_type in ("Add", "Sub") and "matrix_add" in dict(self._machine.passes):
-            yield from self._fused("matrix_add", inputs, outputs)
+        elif node.op_type in ("Add", "Sub") and "matrix_add" in self._passes:
+            yield self._sum(outputs[0])
+        elif node.op_type in ("Mul", "Div") and self._has_constant(node) and "scale" in self._passes:
+            yield self._pass("scale", outputs[0])
         else:
             yield self._pass("multiply" if node.op_type in ("Mul", "Div") else "add", outputs[0])
 
@@ -318,7 +363,7 @@ class _Reader:
         """Yield one table for a chain: where the chain begins."""
         if self._source[outputs[0]] not in inputs or len(inputs) > 1:
             return
-        if self._made_by_layer(inputs[0]) and "fused_table" in dict(self._machine.passes):
+        if self._made_by_layer(inputs[0]) and "fused_table" in self._passes:
             yield from self._fused("fused_table", inputs, outputs)
             return
         yield self._pass("table", outputs[0])
@@ -327,12 +372,19 @@ class _Reader:
             yield self._pass("multiply", outputs[0])
 
     def _fused(self, kind: str, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Stage]:
-        """Yield what the matrix unit takes for it, where it takes time at all."""
-        rate = dict(self._machine.passes).get(kind)
-        if rate and (len(inputs) > 1 or self._made_by_layer(inputs[0])):
+        """Yield what the matrix unit takes for it beyond making its input, where it takes time at all."""
+        rate = self._passes.get(kind)
+        if rate and self._made_by_layer(inputs[0]):
             form = self._forms[outputs[0]]
-            start = self._machine.matrix_start_cycles if len(inputs) > 1 else 0.0
-            yield Stage(unit=MATRIX, tiles=form.bands, cycles=start + rate * form.nbytes / form.bands)
+            yield Stage(unit=MATRIX, tiles=form.bands, cycles=rate * form.nbytes / form.bands)
+
+    def _sum(self, name: str) -> Stage:
+        """Return a sum on the matrix unit, one tile for each block of channels of a band."""
+        form, machine = self._forms[name], self._machine
+        tiles = form.bands * math.ceil(form.channels / machine.columns)
+        nbytes = max(form.nbytes / tiles, _LEAST_SUM_BYTES)
+        cycles = machine.matrix_start_cycles + self._passes["matrix_add"] * nbytes
+        return Stage(unit=MATRIX, tiles=tiles, cycles=cycles)
 
     def _norm(self, node: Node) -> Iterator[Stage]:
         form = self._forms[node.inputs[0]]
@@ -381,6 +433,17 @@ def vector_pass(machine: NpuMachine, kind: str, nbytes: float, tiles: int, *, wh
     return Stage(unit=VECTOR, tiles=tiles, cycles=machine.pass_start_cycles + rate * nbytes / tiles, whole=whole)
 
 
+def _counts_inside(graph: Graph) -> frozenset[str]:
+    """Name the means over windows that leave their border out of the count."""
+    found = set()
+    for node in graph.proto().graph.node:
+        given = {attribute.name: attribute for attribute in node.attribute} if node.op_type == "AveragePool" else {}
+        counted = "count_include_pad" in given and given["count_include_pad"].i
+        if "pads" in given and any(given["pads"].ints) and not counted:
+            found.add(node.name)
+    return frozenset(found)
+
+
 def _orders(graph: Graph) -> dict[str, list[int]]:
     found = {node.name: list[int]() for node in graph.proto().graph.node if node.op_type == "Transpose"}
     for node in graph.proto().graph.node:
@@ -423,17 +486,23 @@ def _layer_stages(layer: Layer, machine: NpuMachine) -> Iterator[Stage]:
     halo = layer.kernel[0] > 1
     if apart:
         yield _per_group(layer, (layer.c, layer.in_y, layer.in_x), layer.groups, machine)
+    if layer.kind == POOL and "pool" in dict(machine.passes):
+        yield dataclasses.replace(_pool(layer, bands, machine), halo=halo)
+        return
     if layer.kind == POOL or not machine.uses_matrix(layer):
         yield Stage(unit=VECTOR, tiles=bands, cycles=machine.pass_start_cycles + compute / bands, halo=halo)
         return
     whole_in = Form.image((layer.batch, layer.in_channels, layer.in_y, layer.in_x), machine)
+    windows = layer.taps > 1 and max(layer.stride) > 1
+    if windows and machine.element_bytes == 1 and layer.c * math.prod(layer.stride) <= machine.depth:
+        compute *= _IMAGE_STEPS / layer.taps
     if not _on_matrix(layer, machine):
         out = Form.image((layer.batch, layer.k, layer.y, layer.x), machine)
         tiles = bands * math.ceil(layer.k / machine.columns)
         yield dataclasses.replace(vector_pass(machine, "window", out.nbytes * layer.taps, tiles), halo=halo)
         return
-    if layer.taps > 1 and max(layer.stride) > 1:
-        yield vector_pass(machine, "strided", whole_in.nbytes, whole_in.tiles)
+    if windows:
+        yield vector_pass(machine, "strided", whole_in.nbytes, bands * math.ceil(layer.in_channels / machine.columns))
     elif layer.taps > 1 and (layer.in_y % machine.block_y or layer.in_x % machine.block_x):
         yield vector_pass(machine, "pad", whole_in.nbytes, whole_in.tiles)
     transfers = _transfers(layer, machine)
@@ -445,6 +514,13 @@ def _layer_stages(layer: Layer, machine: NpuMachine) -> Iterator[Stage]:
     if apart:
         together = bands * math.ceil(layer.groups * layer.k / _SUM_CHANNELS)
         yield _per_group(layer, (layer.k, layer.y, layer.x), together, machine)
+
+
+def _pool(layer: Layer, bands: int, machine: NpuMachine) -> Stage:
+    """Return a pool: rows and columns of its windows one after the other; few bands go by channels too."""
+    out = Form.image((layer.batch, layer.k, layer.y, layer.x), machine)
+    tiles = bands if bands >= machine.vector_threads else bands * math.ceil(layer.k / _SUM_CHANNELS)
+    return vector_pass(machine, "pool", out.nbytes * sum(layer.kernel), tiles)
 
 
 def _per_group(layer: Layer, shape: tuple[int, int, int], tiles: int, machine: NpuMachine) -> Stage:

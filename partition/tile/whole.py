@@ -96,8 +96,11 @@ class _Line:
             self._left = max(self._left, self._held.popleft()[1])
         self._matrix += 2 * self._machine.transfer_cycles * work.transfers
         begin = max(self._dma, self._left, self._ended if moved.spilled else 0.0)
-        first = begin + (work.weight_bytes + moved.spilled) / self._machine.dma_bytes
-        self._dma = first + (moved.streamed + self._again(work)) / self._machine.dma_bytes
+        # One band takes its channels tile by tile, each as its own weights arrive.
+        pieces = work.transfers if any(stage.tiles == work.transfers for stage in work.stages) else 1
+        later = work.weight_bytes * (1 - 1 / max(1, pieces))
+        first = begin + (work.weight_bytes - later + moved.spilled) / self._machine.dma_bytes
+        self._dma = first + (later + moved.streamed + self._again(work)) / self._machine.dma_bytes
         tiles = [self._ready[name] for name in work.inputs if name in self._ready]
         arrival = _Arrival(first, self._dma, tiles)
         done = self._in_groups(work, arrival) if self._is_cut(work) else self._stages(work, arrival)
@@ -145,8 +148,12 @@ class _Line:
             group = [arrival.at((band + 1) / bands) for band in range(start, min(bands, start + together))]
             begin = self.units if start else 0.0
             for stage in work.stages:
-                cycles = stage.cycles * stage.tiles / bands
-                group = [self._on_unit(stage.unit, max(ready, begin), cycles) for ready in group]
+                # The tiles of a band are there together, and as many threads work on them.
+                pieces = math.ceil(stage.tiles / bands)
+                cycles = stage.cycles * stage.tiles / bands / pieces
+                group = [
+                    max(self._on_unit(stage.unit, max(ready, begin), cycles) for _ in range(pieces)) for ready in group
+                ]
             done += group
         return list(itertools.accumulate(done, max))
 

@@ -285,3 +285,98 @@ def test_what_no_activation_flows_into_takes_no_time(made: onnx.NodeProto, preci
     works = {node.name: work for node, work in zip(graph.nodes(), works_of(graph, npu)[0][1:], strict=True)}
     assert not works["made"].stages
     assert whole_cost(graph, npu).latency_s > 0
+
+
+def between(op_type: str, channels: int, size: int, *, of: str = "", **attributes: object) -> Graph:
+    """Return `op_type` (its node is `op`) of two convolutions' product or sum, of two, or of one."""
+    rng = np.random.default_rng(0)
+    by_channel = {"Mul": [(1, channels, 1, 1)], "BatchNormalization": [(channels,)] * 4}.get(op_type, [])
+    weights = [numpy_helper.from_array(rng.random((channels, channels, 1, 1), np.float32), f"w{i}") for i in "ab"]
+    weights += [numpy_helper.from_array(rng.random(s, np.float32) + 0.5, f"c{i}") for i, s in enumerate(by_channel)]
+    nodes = [helper.make_node("Conv", ["x", f"w{i}"], [i], name=i) for i in "ab"]
+    if of:
+        nodes.append(helper.make_node(of, ["a", "b"], ["both"], name="both"))
+    inputs = ["both"] if of else (["a", "b"] if op_type == "Add" else ["a"])
+    constants = [f"c{i}" for i in range(len(by_channel))]
+    nodes.append(helper.make_node(op_type, [*inputs, *constants], ["y"], name="op", **attributes))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, channels, size, size)) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "between", ends[:1], ends[1:], weights)
+    return from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+def own_stages(graph: Graph, machine: NpuMachine) -> tuple[Stage, ...]:
+    """Return the stages of `op` without those that bring the graph's result out."""
+    return stages_of(graph, machine, "op")[:-1]
+
+
+@pytest.fixture(scope="module")
+def halves() -> NpuMachine:
+    return npu_machine(load_device("sa8255p"), "fp16")
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "tiles", "cycles"), [(64, 56, 14, 726), (128, 28, 16, 436), (288, 7, 9, 442)]
+)
+def test_a_sum_in_fp16_takes_the_matrix_unit_what_its_trace_says(
+    halves: NpuMachine, channels: int, size: int, tiles: int, cycles: float
+) -> None:
+    (stage,) = own_stages(between("Add", channels, size), halves)
+    assert (stage.unit, stage.tiles) == (MATRIX, tiles)
+    assert stage.cycles == pytest.approx(cycles, rel=0.1)
+
+
+def test_what_goes_into_the_weights_costs_nothing_and_elsewhere_what_its_trace_says(
+    machine: NpuMachine, halves: NpuMachine
+) -> None:
+    """BatchNormalization, Relu and a factor by channel; the cycles of all tiles in fp16, in the simulator's traces."""
+    for op_type, simulated in (("BatchNormalization", 26254), ("Relu", 11_700), ("Mul", 274_144)):
+        assert not own_stages(between(op_type, 128, 28), halves)
+        (stage,) = own_stages(between(op_type, 128, 28, of="Mul"), halves)
+        assert stage.unit == VECTOR
+        assert stage.tiles * stage.cycles == pytest.approx(simulated, rel=0.35)
+    assert not own_stages(between("Relu", 128, 28, of="Add"), halves)
+    assert not own_stages(between("Relu", 128, 28, of="Mul"), machine)
+    (stage,) = own_stages(between("BatchNormalization", 128, 28, of="Mul"), machine)
+    assert stage.unit == MATRIX
+
+
+@pytest.mark.parametrize(("counted", "unit"), [(1, MATRIX), (0, VECTOR)])
+def test_a_mean_over_windows_that_counts_its_border_is_a_convolution(
+    machine: NpuMachine, counted: int, unit: str
+) -> None:
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": counted}
+    stages = own_stages(between("AveragePool", 96, 28, **window), machine)
+    assert stages[-1].unit == unit
+
+
+def test_a_pool_of_few_bands_goes_by_channels_too(machine: NpuMachine) -> None:
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    assert own_stages(between("MaxPool", 512, 14, **window), machine)[0].tiles == 2 * 4
+    assert own_stages(between("MaxPool", 192, 28, **window), machine)[0].tiles == 4
+
+
+def test_a_product_starts_on_the_first_of_its_weights(machine: NpuMachine) -> None:
+    """The last of four tiles of channels waits for all weights; the others are done by then."""
+    weights = numpy_helper.from_array(np.ones((1024, 1024, 1, 1), np.float32), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 1024, 8, 8)) for n in ("x", "y")]
+    proto = helper.make_graph(nodes, "product", ends[:1], ends[1:], [weights])
+    graph = from_proto(helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    slow = dataclasses.replace(without(machine), step_cycles=machine.dma_bytes)  # as long as the transfer of weights
+    (compute,) = (stage.tiles * stage.cycles for stage in stages_of(graph, slow, "conv") if stage.unit == MATRIX)
+    moved = (1024 * 1024 + (4 + 1) * 1024 * 64) / slow.dma_bytes
+    assert moved < whole_cost(graph, slow).latency_s * slow.clock_hz < moved + compute / 2
+
+
+def test_the_tiles_of_one_band_are_for_all_vector_threads(machine: NpuMachine) -> None:
+    """A strided convolution with next to no memory: one band at a time, four blocks of channels in it."""
+    weights = numpy_helper.from_array(np.ones((128, 128, 3, 3), np.float32), "w")
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="conv", **window)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 128, s, s)) for n, s in (("x", 64), ("y", 32))]
+    proto = helper.make_graph(nodes, "strided", ends[:1], ends[1:], [weights])
+    graph = from_proto(helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    passes = tuple((kind, 50.0 if kind == "strided" else 0.0) for kind, _ in machine.passes)
+    small = dataclasses.replace(without(machine, passes=passes), budget_bytes=128 << 10)
+    four, one = (whole_cost(graph, dataclasses.replace(small, vector_threads=n)).latency_s for n in (4, 1))
+    assert four < 0.4 * one
