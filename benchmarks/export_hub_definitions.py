@@ -28,6 +28,7 @@ from unittest.mock import MagicMock
 import onnx
 import onnxruntime
 import torch
+from export_hub_models import fill_pads
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -145,11 +146,7 @@ def _export(model: nn.Module, path: Path) -> onnx.GraphProto:
             dynamo=False,
         )  # fmt: skip
     _fold(path)
-    model_proto = onnx.load(path)
-    for node in model_proto.graph.node:
-        if node.op_type == "Pad" and not node.input[-1]:
-            del node.input[2:]  # an empty name for the value keeps ONNX Runtime from padding in the convolution
-    onnx.save(model_proto, path)
+    fill_pads(path)
     _fold(path)
     return onnx.load(path).graph
 

@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import torch
 import torchvision
 from hub_dense_networks import DeepLab, EyeGaze, FfNet, Midas
@@ -64,6 +65,17 @@ class Normalised(nn.Module):
         return found if isinstance(found, torch.Tensor) else found[0]
 
 
+class Flipped(nn.Module):
+    """Images whose channels are turned round before the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.model(torch.flip(image, (1,)))
+
+
 class FlatPool(nn.Module):
     """Global average over all positions in rank 3, as the hub's video models have it."""
 
@@ -83,17 +95,17 @@ class Fcn(nn.Module):
 
 
 class DnCnn(nn.Module):
-    """DnCNN-B (Zhang et al. 2017): 20 convolutions of 64 channels, the noise subtracted."""
+    """DnCNN for one level of noise (Zhang et al. 2017): 17 convolutions of 64 channels; the noise is subtracted."""
 
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(1, 64, 3, padding=1), nn.ReLU()]
-        for _ in range(18):
+        for _ in range(15):
             layers += [nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()]
         self.body = nn.Sequential(*layers, nn.Conv2d(64, 1, 3, padding=1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x - self.body(x)
+        return torch.clamp(x - self.body(x), 0.0, 1.0)
 
 
 class YamNet(nn.Module):
@@ -149,6 +161,16 @@ def _export(model: nn.Module, images: tuple[torch.Tensor, ...], path: Path) -> N
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         names = ["image", *(f"image{n}" for n in range(2, len(images) + 1))]
         torch.onnx.export(model, images, str(path), input_names=names, opset_version=17, dynamo=False)
+    fill_pads(path)
+
+
+def fill_pads(path: Path) -> None:
+    """Leave out the empty name that TorchScript gives a Pad for its value: it keeps the Pad out of the convolution."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        if node.op_type == "Pad" and not node.input[-1]:
+            del node.input[2:]
+    onnx.save(model, path)
 
 
 def _tv(name: str) -> Callable[[], nn.Module]:
@@ -177,7 +199,7 @@ def _hugging_face(name: str, *, normalised: bool, **config: object) -> Callable[
     def build() -> nn.Module:
         import transformers
 
-        settings = getattr(transformers, f"{name}Config")(attn_implementation="eager", **config)
+        settings = getattr(transformers, f"{name}Config")(**config)  # with the attention that the hub's has by default
         model = getattr(transformers, f"{name}ForImageClassification")(settings)
         return Normalised(model, IMAGENET if normalised else None, 4)
 
@@ -202,7 +224,9 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]]
         ),
         _IMAGE,
     ),
-    "mobile_vit": (_hugging_face("MobileViT", normalised=False, num_labels=1000), (1, 3, 256, 256)),
+    "mobile_vit": (
+        lambda: Flipped(_hugging_face("MobileViT", normalised=False, num_labels=1000)()), (1, 3, 256, 256),
+    ),
     "dncnn": (DnCnn, (1, 1, 256, 256)),
     "mobilenet_v4": (_timm("mobilenetv4_conv_medium"), _IMAGE),
     "repvit": (_timm("repvit_m2_3"), _IMAGE),

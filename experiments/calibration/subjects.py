@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from experiments.calibration.error import CalibrationError
 from experiments.calibration.normalisation import normalise_input
+from experiments.calibration.norms import float_norms
 from graphs import Calibration, Graph, GraphError, load, quantise, save, zoo
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ ZOO_MODELS: Final = {
 RECIPES: Final = {"fp16": None, "int8": "int8", "w8a16": "w8a16"}
 _COMPONENT: Final = "__"  # <model>__<component>.onnx: "/" cannot stand in a file name
 _BATCHES: Final = 2
-_QUANTISER: Final = 3  # raise it when `graphs.quantise` writes another graph: the cache of `variant` has the old one
+# raise it when `graphs.quantise` or `float_norms` writes another graph: the cache of `variant` has the old one
+_QUANTISER: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ def variant(graph: Graph, precision: str, build: Path) -> Graph:
     path = build / f"{graph.name}-{graph.digest[:12]}" / f"{recipe}-{key}.onnx"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(quantise(graph, recipe, data), path)
+        save(float_norms(quantise(graph, recipe, data), graph), path)
     return load(path)
 
 
