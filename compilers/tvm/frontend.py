@@ -101,7 +101,7 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
                 passes.EliminateCommonSubexpr(),
                 relax.backend.DispatchSampling(),
                 relax.backend.DispatchSortScan(),
-                passes.LegalizeOps(LEGALISED),
+                tvm.transform.module_pass(lambda module, _: _lowered(module), opt_level=0, name="lowered"),
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
                 passes.DeadCodeElimination(),
@@ -117,6 +117,25 @@ def fuse(module: Any, target: Any) -> Any:  # noqa: ANN401
         if str(target.kind.name) == "llvm":  # the printers of GPU languages write a variable's value at each use
             lowered.update({gv: shared(f) for gv, f in lowered.functions.items() if isinstance(f, tvm.tirx.PrimFunc)})
         return lowered.with_attr(_CALLS, json.dumps(calls))
+
+
+def _lowered(module: Any) -> Any:  # noqa: ANN401
+    """Lower the calls; a shape computed at run time has to stand in them itself, and FoldConstant puts it there."""
+    passes = relax.transform
+    module, before = passes.LegalizeOps(LEGALISED)(module), 0
+    while (left := _unlowered(module)) not in (0, before):
+        module, before = passes.LegalizeOps(LEGALISED)(passes.FoldConstant()(module)), left
+    return module
+
+
+def _unlowered(module: Any) -> int:  # noqa: ANN401
+    found: list[Any] = []
+
+    def visit(expr: Any) -> None:  # noqa: ANN401
+        found.extend([expr] if isinstance(_op(expr), tvm.ir.Op) and _op(expr).get_attr("FLegalize") else [])
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return len(found)
 
 
 def _laid_out(module: Any) -> Any:  # noqa: ANN401

@@ -128,6 +128,18 @@ def test_the_largest_of_nothing_but_infinities_is_one(tmp_path: Path) -> None:
         assert session.run({"x": x})["y"].tolist() == [[-np.inf], [-5]]
 
 
+def test_what_reads_a_shape_that_is_known_at_run_time_only_is_lowered(tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [node("ConstantOfShape", ["s"], ["a"]), node("Exp", ["a"], ["y"])]
+    inputs = [helper.make_tensor_value_info("s", TensorProto.INT64, [2])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    body = helper.make_graph(nodes, "case", inputs, outputs)
+    graph = from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    with TVM.load(compiled(graph, tmp_path)) as session:
+        found = session.run({"s": np.array([2, 3])})["y"]
+    np.testing.assert_array_equal(found, np.ones((2, 3), np.float32))
+
+
 @pytest.mark.parametrize(
     ("centred", "known", "limits"),
     [
