@@ -139,7 +139,7 @@ def _values(node: onnx.NodeProto, operands: Values, shapes: Shapes, opset: int) 
         return {node.output[0]: _shape_slice(node, shape)}
     if any(name not in operands for name in node.input if name) or not _small(node, operands):
         return {}
-    return _evaluate(node, operands, opset)
+    return evaluate(node, operands, opset)
 
 
 def _shape_slice(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
@@ -157,7 +157,8 @@ def _small(node: onnx.NodeProto, operands: Values) -> bool:
     return math.prod(max(int(size), 1) for size in sizes[-1].ravel()) <= _LARGEST
 
 
-def _evaluate(node: onnx.NodeProto, operands: Values, opset: int) -> Values:
+def evaluate(node: onnx.NodeProto, operands: Values, opset: int) -> Values:
+    """Return what a node makes of known operands by ONNX's reference; nothing where it fails or is larger than they."""
     # A bare node would be evaluated by the newest operator set's rules.
     imports = [onnx.helper.make_opsetid("", opset)]
     outputs = list(filter(None, node.output))

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from graphs.folding import evaluate
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,6 +38,16 @@ class Source:
             name += "_"
         self._taken.add(name)
         return name
+
+    def dequantised(self, name: str) -> Array | None:
+        """Return the values of a tensor that is dequantised from constants, None for any other."""
+        maker = next((node for node in self.body.graph.node if name in node.output), None)
+        held = self.graph.initializers()
+        if maker is None or maker.op_type != "DequantizeLinear" or any(operand not in held for operand in maker.input):
+            return None
+        operands = {operand: self.graph.constant(operand) for operand in maker.input}
+        # ONNX's reference has it from 19 on, which changed nothing of the older types.
+        return evaluate(maker, operands, max(self.graph.opset, 19)).get(name)
 
 
 class View:
@@ -104,8 +116,9 @@ class View:
         return self._source.graph.constant(name) if name in self._source.graph.initializers() else None
 
     def known(self, position: int, what: str) -> Array:
-        """Return the values of an input that must be constant."""
+        """Return the values of an input that must be constant, or dequantised from constants."""
         found = self.constant(position)
+        found = self._source.dequantised(self.input(position)) if found is None else found
         if found is None:
             raise Impossible(f"its {what} is computed while the model runs")
         return found

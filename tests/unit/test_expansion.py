@@ -190,6 +190,23 @@ def test_recurrent_layers_are_their_steps(data: st.DataObject) -> None:
     assert set(found.owners.values()) == {"layer"}
 
 
+@pytest.mark.parametrize("scale", [np.float32(0.02), np.linspace(0.01, 0.03, 12, dtype=np.float32)])
+def test_a_recurrent_layer_takes_weights_that_are_dequantised(scale: Array) -> None:
+    """Of the int8 forms of speech models: the weight is a constant of int8, and so known."""
+    random = np.random.default_rng(0)
+    constants = {
+        name: random.integers(-127, 128, (1, 12, width)).astype(np.int8) for name, width in (("qw", 4), ("qr", 3))
+    }
+    constants |= {"scale": np.asarray(scale), "zero": np.zeros(np.shape(scale), np.int8)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["qw", "scale", "zero"], ["w"], name="dw", axis=1),
+        helper.make_node("DequantizeLinear", ["qr", "scale", "zero"], ["r"], name="dr", axis=1),
+        helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="layer", hidden_size=3),
+    ]
+    found = without(model(nodes, {"x": [5, 1, 4]}, constants), "LSTM")
+    assert set(found.owners.values()) == {"layer"}
+
+
 @pytest.mark.parametrize(
     ("shape", "attributes", "reason"),
     [
