@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Final
 
 from experiments import store
 from experiments.tiles_error import own_error, percent
 from experiments.tiles_plot import short_layer
 from experiments.units import seconds, size
-from partition.tile import MODELS, NORM, TileError, band_latency_s, whole_cost
+from partition.tile import MODELS, NORM, TileError, band_latency_s, largest_tile, row_space, rows_fetched, whole_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,18 +46,47 @@ def print_operator_memories(layers: Sequence[Layer], machine: NpuMachine, folder
         return False
     console.print(
         f"\neach operator alone on {machine.name} by memory size, in bands as the vendor's compiler lays them out in "
-        "its int8 traces (how often the order is right: benchmarks/README.md, Tiles):",
+        "its int8 traces (how often the order is right: benchmarks/README.md, Tiles); under it the largest legal band "
+        "of whole rows with weights resident and one buffer, how many there are, and the input rows that all fetch:",
         style="bold",
     )  # fmt: skip
     rows = []
     for layer in layers:
         machines = {mb: dataclasses.replace(machine, budget_bytes=mb * _MIB) for mb in _sizes(machine)}
         times = {mb: band_latency_s(layer, of_size) for mb, of_size in machines.items()}
-        rows += [{"operator": layer.name, "memory_bytes": mb * _MIB, "latency_s": s} for mb, s in times.items()]
+        bands = {mb: _largest_band(layer, of_size) for mb, of_size in machines.items()}
+        rows += [
+            {"operator": layer.name, "memory_bytes": mb * _MIB, "latency_s": s} | bands[mb] for mb, s in times.items()
+        ]
         told = ", ".join(f"{mb:g} MB {seconds(s)}" for mb, s in times.items())
         console.print(f"  {short_layer(layer)}: {told}")
+        if layer.y > 1:
+            console.print(f"    {_told_bands(bands)}", style="dim")
     store.write_csv(folder / "memory.csv", tuple(rows[0]), rows)
     return True
+
+
+def _largest_band(layer: Layer, machine: NpuMachine) -> dict[str, int | None]:
+    """Return the largest legal band of whole rows, how many there are, and the input rows that all of them fetch."""
+    tile = largest_tile(layer, machine, row_space(layer))
+    if tile is None:
+        return {"band_rows": None, "bands": None, "input_rows_fetched": None}
+    return {
+        "band_rows": tile.y,
+        "bands": layer.batch * layer.groups * math.ceil(layer.y / tile.y),
+        # Each group fetches its own channels of the same rows.
+        "input_rows_fetched": layer.batch * rows_fetched(layer, tile.y),
+    }
+
+
+def _told_bands(bands: dict[float, dict[str, int | None]]) -> str:
+    told = [
+        f"{mb:g} MB {band['band_rows']} rows, {band['bands']} times, {band['input_rows_fetched']} fetched"
+        if band["bands"]
+        else f"{mb:g} MB no band fits"
+        for mb, band in bands.items()
+    ]
+    return "; ".join(told)
 
 
 def _sizes(machine: NpuMachine) -> list[float]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from partition.device import Figure
 
 Tile = TypeVar("Tile")
 
@@ -55,6 +58,11 @@ class Point(Generic[Tile]):
     latency_s: float
     energy_j: float
     on_chip_bytes: float
+
+
+def value_of(figure: Figure | None, absent: float) -> float:
+    """Return a figure's value; `absent` is the value at which the effect is left out of the cost."""
+    return absent if figure is None else figure.value
 
 
 def operand_conflicts(banks: int) -> float:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from partition.geometry import GpuGeometry
-from partition.tile.cost import Cost, Machine
+from partition.tile.cost import Cost, Machine, value_of
 from partition.tile.operators import NORM, Layer, TileError, element_bytes
 
 if TYPE_CHECKING:
-    from partition.device import Device, Figure
+    from partition.device import Device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -122,10 +122,10 @@ def gpu_machine(device: Device, precision: str, *, processor: str = "gpu") -> Gp
         name=f"{device.name} {processor}",
         element_bytes=element_bytes(precision),
         clock_hz=clock,
-        mac_j=_value(chip.energy_j_per_mac.get(precision), 0.0),
-        dram_j_per_byte=_value(device.dram_j_per_byte, 0.0),
-        on_chip_j_per_byte=_value(form.on_chip_j_per_byte, 0.0),
-        active_w=_value(chip.active_w, 0.0),
+        mac_j=value_of(chip.energy_j_per_mac.get(precision), 0.0),
+        dram_j_per_byte=value_of(device.dram_j_per_byte, 0.0),
+        on_chip_j_per_byte=value_of(form.on_chip_j_per_byte, 0.0),
+        active_w=value_of(chip.active_w, 0.0),
         units=int(form.compute_units.value),
         warp=int(form.warp_threads.value),
         threads_per_block=int(form.threads_per_block.value),
@@ -144,12 +144,8 @@ def gpu_machine(device: Device, precision: str, *, processor: str = "gpu") -> Gp
         dram_rate=device.dram_bytes_per_s.value / clock,
         arithmetic_latency=form.arithmetic_latency_cycles.value,
         memory_latency=form.memory_latency_cycles.value,
-        launch_s=_value(chip.dispatch_s, 0.0),
+        launch_s=value_of(chip.dispatch_s, 0.0),
     )
-
-
-def _value(figure: Figure | None, absent: float) -> float:
-    return absent if figure is None else figure.value
 
 
 # --- the space -----------------------------------------------------------------------------------------------

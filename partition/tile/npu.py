@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from partition.geometry import NpuGeometry
-from partition.tile.cost import Machine, operand_conflicts
+from partition.tile.cost import Machine, operand_conflicts, value_of
 from partition.tile.operators import CONV, DEPTHWISE, MATMUL, NORM, Layer, TileError, element_bytes
 
 if TYPE_CHECKING:
@@ -131,46 +131,41 @@ def npu_machine(
         name=f"{device.name} {processor}",
         element_bytes=width,
         clock_hz=form.clock_hz.value,
-        mac_j=_value(chip.energy_j_per_mac.get(precision), 0.0),
-        dram_j_per_byte=_value(device.dram_j_per_byte, 0.0),
-        on_chip_j_per_byte=_value(form.on_chip_j_per_byte, 0.0),
-        active_w=_value(chip.active_w, 0.0),
+        mac_j=value_of(chip.energy_j_per_mac.get(precision), 0.0),
+        dram_j_per_byte=value_of(device.dram_j_per_byte, 0.0),
+        on_chip_j_per_byte=value_of(form.on_chip_j_per_byte, 0.0),
+        active_w=value_of(chip.active_w, 0.0),
         budget_bytes=form.on_chip_bytes.value if budget_bytes is None else budget_bytes,
         alignment_bytes=int(form.weight_alignment_bytes.value),
         lanes=int(form.lanes.value) // width if matrix else int(form.lanes.value),
         macs_per_lane=form.macs_per_lane[precision].value,
         dma_bytes=form.dma_bytes_per_cycle.value,
-        block_y=int(_value(form.block_y.get(precision), 1)),
-        block_x=int(_value(form.block_x.get(precision), 1)),
-        columns=int(_value(form.matrix_columns, 1)),
-        depth=int(_value(form.matrix_depth, 1)),
+        block_y=int(value_of(form.block_y.get(precision), 1)),
+        block_x=int(value_of(form.block_x.get(precision), 1)),
+        columns=int(value_of(form.matrix_columns, 1)),
+        depth=int(value_of(form.matrix_depth, 1)),
         step_cycles=form.matrix_step_cycles[precision].value if matrix else None,
-        block_cycles=_value(form.matrix_block_cycles.get(precision), 0.0),
-        matrix_start_cycles=_value(form.matrix_start_cycles.get(precision), 0.0),
+        block_cycles=value_of(form.matrix_block_cycles.get(precision), 0.0),
+        matrix_start_cycles=value_of(form.matrix_start_cycles.get(precision), 0.0),
         depthwise_step_cycles=form.depthwise_step_cycles[precision].value
         if precision in form.depthwise_step_cycles
         else None,
-        pass_start_cycles=_value(form.pass_start_cycles.get(precision), 0.0),
+        pass_start_cycles=value_of(form.pass_start_cycles.get(precision), 0.0),
         passes=_passes(form, precision),
-        vector_threads=int(_value(form.vector_threads, 1)),
+        vector_threads=int(value_of(form.vector_threads, 1)),
         in_cycles_per_byte=_inverse(form.in_bytes_per_cycle.get(precision)),
-        padded_wait_ratio=_value(form.padded_wait_ratio.get(precision), 0.0),
+        padded_wait_ratio=value_of(form.padded_wait_ratio.get(precision), 0.0),
         strided_cycles_per_byte=_inverse(form.strided_bytes_per_cycle.get(precision)),
         out_cycles_per_byte=_inverse(form.out_bytes_per_cycle.get(precision)),
-        transfer_cycles=_value(form.transfer_cycles, 0.0),
-        tile_cycles=_value(form.tile_cycles.get(precision), 0.0),
-        fixed_cycles=_value(form.operator_cycles.get(precision), 0.0),
-        overlap_ratio=_value(form.overlap_ratio.get(precision), 1.0),
+        transfer_cycles=value_of(form.transfer_cycles, 0.0),
+        tile_cycles=value_of(form.tile_cycles.get(precision), 0.0),
+        fixed_cycles=value_of(form.operator_cycles.get(precision), 0.0),
+        overlap_ratio=value_of(form.overlap_ratio.get(precision), 1.0),
         conflict_ratio=operand_conflicts(int(form.register_banks.value)) if form.register_banks else 0.0,
-        weight_conflict_s=_value(form.weight_conflict_s, 0.0),
-        fifo_full_s=_value(form.fifo_full_s, 0.0),
+        weight_conflict_s=value_of(form.weight_conflict_s, 0.0),
+        fifo_full_s=value_of(form.fifo_full_s, 0.0),
         dram_element_bytes=width,
     )
-
-
-def _value(figure: Figure | None, absent: float) -> float:
-    """Return a figure's value; `absent` is the value at which the effect is left out of the cost."""
-    return absent if figure is None else figure.value
 
 
 def _passes(form: NpuGeometry, precision: str) -> tuple[tuple[str, float], ...]:
@@ -233,8 +228,8 @@ def every_space(layer: Layer, machine: NpuMachine) -> NpuSpace:
     )
 
 
-def row_space(layer: Layer, *, double: bool = False) -> NpuSpace:
-    """Return bands of whole rows with all channels and resident weights."""
+def row_space(layer: Layer) -> NpuSpace:
+    """Return bands of whole rows with all channels, resident weights and one buffer."""
     return NpuSpace(
         name="full-width rows, weights resident",
         y=tuple(range(1, layer.y + 1)),
@@ -242,7 +237,7 @@ def row_space(layer: Layer, *, double: bool = False) -> NpuSpace:
         k=(layer.k,),
         c=(layer.c,),
         orders=("skc",),
-        double=((double, double, double),),
+        double=((False, False, False),),
         resident=(True,),
     )
 

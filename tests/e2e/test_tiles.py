@@ -204,6 +204,19 @@ def test_a_model_whose_work_is_in_a_body_says_so(tmp_path: Path, capsys: pytest.
     assert "it has 1 If; bodies of If, Loop and Scan are not looked into" in capsys.readouterr().out
 
 
+def test_an_operators_largest_bands_by_memory_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    operators = ("conv2d:c=64,k=64,y=256,x=256,f=3", "conv2d:c=256,k=512,y=28,x=28,f=3")
+    arguments = [text for operator in operators for text in ("--op", operator)]
+    assert main([*arguments, "--vtcm-mb", "1", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 MB 13 rows, 20 times, 294 fetched" in out
+    assert "1 MB no band fits" in out  # its weights take 2.25 MiB
+    (path,) = tmp_path.glob("tiles-*/memory.csv")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    found = [(row["band_rows"], row["bands"], row["input_rows_fetched"]) for row in rows]
+    assert found == [("13", "20", "294"), ("", "", "")]
+
+
 @pytest.mark.vendor("onnxruntime_qnn")
 def test_the_simulator_tells_time_by_memory_and_every_nodes_tiles(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

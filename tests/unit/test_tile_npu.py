@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,51 @@ def test_a_device_without_geometry_or_precision_is_named(tmp_path: Path) -> None
 def test_sizes_of_zero_are_named() -> None:
     with pytest.raises(TileError, match="every size must be at least 1"):
         NpuTile(y=0, x=1, k=1, c=1)
+
+
+def largest_band_by_hand(layer: Layer, budget: float, width: int, align: int) -> tuple[int, int, int]:
+    """Count rows, tiles and input rows of the largest band one by one, from what a convolution is."""
+    weights = math.ceil(layer.k * layer.c * math.prod(layer.kernel) * width / align) * align
+    columns = min((layer.x - 1) * layer.stride[1] + (layer.kernel[1] - 1) * layer.dilation[1] + 1, layer.in_x)
+    for rows in range(layer.y, 0, -1):
+        span = min((rows - 1) * layer.stride[0] + (layer.kernel[0] - 1) * layer.dilation[0] + 1, layer.in_y)
+        if (span * columns * layer.c + rows * layer.x * layer.k) * width + weights > budget:
+            continue
+        fetched = 0
+        starts = range(0, layer.y, rows)
+        for start in starts:
+            read = [
+                row * layer.stride[0] + tap * layer.dilation[0] - layer.pads[0]
+                for row in range(start, min(start + rows, layer.y))
+                for tap in range(layer.kernel[0])
+            ]
+            # A transfer is one run of rows; what lies between taps and strides comes along.
+            fetched += len(set(range(min(read), max(read) + 1)) & set(range(layer.in_y)))
+        return rows, len(starts) * layer.groups, fetched
+    return 0, 0, 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kib"),
+    [
+        ("conv2d:c=64,k=64,y=256,x=256,f=3", 1024),
+        ("conv2d:c=64,k=64,y=255,x=253,f=3,s=2", 1024),
+        ("conv2d:c=32,k=96,y=112,x=112,f=5,s=2", 700),
+        ("conv2d:c=64,k=64,y=97,x=101,f=3,d=4,p=4", 900),
+        ("conv2d:c=128,k=64,y=61,x=67,f=3,g=2", 500),
+        ("conv2d:c=96,k=96,y=55,x=57,f=7,g=3,s=2", 800),
+        ("conv2d:c=3,k=64,y=223,x=225,f=7,s=2", 400),
+        ("conv2d:c=16,k=24,y=70,x=90,f=1", 64),
+        ("conv2d:c=32,k=32,y=40,x=300,f=3,s=3,p=0", 300),
+        ("conv2d:c=48,k=48,y=33,x=35,f=5,d=2,g=4,p=2", 200),
+        ("conv2d:c=256,k=256,y=14,x=14,f=3", 2048),
+    ],
+)
+def test_largest_bands_are_those_counted_by_hand(hexagon: NpuMachine, text: str, kib: int) -> None:
+    layer, machine = parse_operator(text), dataclasses.replace(hexagon, budget_bytes=kib * 1024)
+    rows, tiles, fetched = largest_band_by_hand(layer, kib * 1024, 2, machine.alignment_bytes)
+    tile = largest_tile(layer, machine, row_space(layer))
+    assert tile is not None
+    assert 0 < rows == tile.y
+    assert tiles == evaluate_npu(layer, machine, tile).tiles
+    assert fetched == rows_fetched(layer, tile.y)
