@@ -27,7 +27,7 @@ from experiments.evaluator.calibrated import calibrated, is_covered, latency_mod
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
 from experiments.evaluator.fidelity import Feed, broken, output_error
 from experiments.evaluator.power.sysfs import governor
-from experiments.evaluator.roofline import boundary_bytes, roofline
+from experiments.evaluator.roofline import moved_bytes, roofline
 from experiments.evaluator.run import Run, fresh_median, run_artefact
 from experiments.evaluator.values import Evaluation, Failure, Misplacement
 
@@ -277,7 +277,7 @@ def model_energy(
     """
     if segment.graph.macs is None:
         return None, ("no energy: the MACs of some nodes are not known",)
-    dram_bytes = traffic if traffic is not None else segment.graph.weight_bytes + boundary_bytes(segment.graph)
+    dram_bytes = traffic if traffic is not None else moved_bytes(segment.graph)
     processor = segment.device.processor(segment.processor)
     try:
         energy = modelled_energy(

@@ -20,15 +20,15 @@ _UNLIMITED = Figure(value=math.inf, low=math.inf, high=math.inf, tag="derived", 
 def roofline(graph: Graph, device: Device, processor: Processor, precision: str) -> Estimate:
     """Model latency as dispatch + the longer of compute and weight-plus-boundary traffic.
 
-    Traffic counts weights, graph inputs and outputs once: what a segment moves when its activations fit on
-    the chip. The bounds follow from the figures' bounds; the note says what the device file lacks.
+    Traffic is `moved_bytes`: what a segment moves when its activations fit on the chip. The
+    bounds follow from the figures' bounds; the note says what the device file lacks.
 
     Raises:
         UnknownFigureError: the device gives no rate for this precision, or the graph's work is not known.
     """
     if graph.macs is None:
         raise UnknownFigureError(f"the MACs of {graph.name} are not known: some nodes have no shape")
-    dram_bytes = boundary_bytes(graph) + graph.weight_bytes
+    dram_bytes = moved_bytes(graph)
     latency = roofline_latency(device, processor, precision, macs=graph.macs, dram_bytes=dram_bytes)
     lacking = [] if processor.dispatch_s else [f"no dispatch of its {processor.name}, so that a call itself is free"]
     lacking += [] if device.dram_bytes_per_s else ["no DRAM rate, so that memory is never the limit"]
@@ -62,6 +62,17 @@ def roofline_latency(device: Device, processor: Processor, precision: str, *, ma
         high_s=seconds(rate.low, bandwidth.low, dispatch.high),
         source=Source.MODELLED,
     )
+
+
+def moved_bytes(graph: Graph) -> int:
+    """Add up the constants, graph inputs and outputs that one inference reads and writes, each once.
+
+    Of a table that is only looked up in (an embedding), what is picked counts.
+    """
+    read = [node.weight_bytes for node in graph.nodes()]
+    known = [count for count in read if count is not None]
+    weights = min(graph.weight_bytes, sum(known)) if len(known) == len(read) else graph.weight_bytes
+    return boundary_bytes(graph) + weights
 
 
 def boundary_bytes(graph: Graph) -> int:
