@@ -55,6 +55,14 @@ class TileCache:
         """Where the entries are; nothing is made there before the first."""
         return self._folder
 
+    def part(self, name: str) -> TileCache:
+        """Return the cache of one part of these entries, in a folder inside."""
+        return TileCache(self._folder / f"of-{name}")
+
+    def parts(self) -> list[str]:
+        """Name the parts that have entries."""
+        return sorted(path.name.removeprefix("of-") for path in self._folder.glob("of-*"))
+
     def get(self, key: str) -> Decision | None:
         """Return the decision, or None when there is none or its file is not one that this version wrote."""
         try:

@@ -139,9 +139,11 @@ def _chosen(
         from compilers.tvm import there
 
         names = (version, cpu_of(target), str(address), f"t{threads}", f"r{_SCHEDULE}")
-        cache = TileCache.for_build(*names)
+        shared = TileCache.for_build(*names)
         try:
-            found, fresh = there.decide(functions, target, address, cache, threads=threads)
+            board = there.board_at(address, shared.parts())
+            cache = shared.part(board)
+            found, fresh = there.decide(functions, target, address, board, cache, threads=threads)
         except PassingError as error:
             facts += [(PROVISIONAL, f"tiles were not timed on the device: {error}")]
         except CompilerError as error:  # it would say the same next time
@@ -150,7 +152,8 @@ def _chosen(
             for key, decision in fresh.items():
                 cache.put(key, decision)
             timed = sum(decision.time_s is not None for decision in found.values())
-            how = f"the faster of two, measured on {address}, for {timed} of {len(found)} functions"
+            what = f"board {board}" if board else "which does not say what it is: boards there are taken for alike"
+            how = f"the faster of two, measured on {address} ({what}), for {timed} of {len(found)} functions"
             return found, (("schedules", how),)
     return foreign.decide(functions, target, threads=threads), tuple(facts)
 

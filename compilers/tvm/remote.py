@@ -6,8 +6,10 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import socket
+import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import tvm
@@ -17,7 +19,7 @@ from compilers.adapter import CompilerError, PassingError, Session
 from compilers.ort_session import first_line, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -29,8 +31,14 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 10.0
 """How long a tracker may take for each answer."""
+_FREE_S: Final = 4.0
 _CALLS: Final = 3
 _REPEATS: Final = 3
+# Below /sys: the CPUs' make and features, how many, clock and core of the first, and what the board calls itself.
+_OF_BOARDS: Final = (
+    "devices/system/cpu/modalias", "devices/system/cpu/possible", "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq",
+    "devices/system/cpu/cpu0/regs/identification/midr_el1", "devices/soc0/machine", "firmware/devicetree/base/model",
+)  # fmt: skip
 _REFUSALS: Final = (tvm.error.RPCError, AttributeError)  # what is lost is an InternalError
 _EXHAUSTED: Final = ("bad_alloc", "Cannot allocate memory", "out of memory", "No space left")
 _SESSION_S: Final = 900  # a server ends a session that is older, so that a client that hangs does not keep it
@@ -48,7 +56,7 @@ def connect(address: Address) -> Any:  # noqa: ANN401
     socket.setdefaulttimeout(ANSWER_S)  # of the tracker's connection; a server's is made in C++ and not by this
     try:
         tracker = rpc.connect_tracker(address.host, address.port)
-        _see_free_server(tracker.summary(), address)
+        _see_free_server(tracker.summary, address)
         return tracker.request(address.key, session_timeout=_SESSION_S, max_retry=1)
     except CompilerError:
         raise
@@ -69,7 +77,16 @@ def _knock(address: Address) -> None:
         ) from error
 
 
-def _see_free_server(summary: Mapping[str, Any], address: Address) -> None:
+def _see_free_server(ask: Callable[[], Mapping[str, Any]], address: Address) -> None:
+    """Wait a little for a free server: one whose session has just ended tells the tracker a moment later."""
+    deadline = time.monotonic() + _FREE_S
+    while not _is_free(ask(), address):
+        if time.monotonic() > deadline:
+            raise PassingError(f"all servers of {address} are taken; try again when one is free")
+        time.sleep(_FREE_S / 20)
+
+
+def _is_free(summary: Mapping[str, Any], address: Address) -> bool:
     queues = summary["queue_info"]
     servers = [server for server in summary["server_info"] if server["key"] == f"server:{address.key}"]
     if not servers:
@@ -78,20 +95,51 @@ def _see_free_server(summary: Mapping[str, Any], address: Address) -> None:
             f"the tracker at {tracker} has no server under {address.key!r} (keys: {keys}); start one with "
             f"`python -m tvm.exec.rpc_server --tracker {tracker} --key {address.key}`"
         )
-    if not queues[address.key]["free"]:
-        raise PassingError(f"all {len(servers)} servers of {address} are taken; try again when one is free")
+    return bool(queues[address.key]["free"])
 
 
-def kernel_times_s(address: Address, library: Path, arrays: Mapping[str, Sequence[Array]]) -> dict[str, float]:
+def board_of(remote: Any) -> str:  # noqa: ANN401
+    """Name the kind of board that a server runs on by what its system says; "" where it says nothing.
+
+    Boards of one kind, which may well share what was timed, have one name. A server can only read files whose size
+    the system tells, which leaves `/proc/cpuinfo` out.
+    """
+    told = []
+    for file in _OF_BOARDS:
+        try:
+            told.append(bytes(remote.download(f"/sys/{file}")).rstrip(b"\0").strip())
+        except _REFUSALS:
+            told.append(b"")
+    return hashlib.sha256(b"\n".join(told)).hexdigest()[:8] if any(told) else ""
+
+
+def see_board(address: Address) -> str:
+    """Return the kind of the board that answers now.
+
+    Raises:
+        PassingError: none does.
+    """
+    remote = connect(address)
+    with _calling(address, "tell what it is"):
+        return board_of(remote)
+
+
+def kernel_times_s(
+    address: Address, board: str, library: Path, arrays: Mapping[str, Sequence[Array]]
+) -> dict[str, float]:
     """Return the seconds of each function of a library by the server's clock, the shortest of a few means.
 
     `arrays` are the arguments of each function by its name, results included.
 
     Raises:
-        PassingError: the device does not answer.
+        PassingError: the device does not answer, or one of another kind than `board` does.
         CompilerError: it refuses to load or to run the functions.
     """
     remote = connect(address)
+    with _calling(address, "tell what it is"):
+        other = board_of(remote)
+    if other != board:
+        raise PassingError(f"boards of two kinds answer at {address}, {board} and {other}: give each a key of its own")
     with _calling(address, "time kernels"):
         remote.upload(bytearray(library.read_bytes()), target=library.name)
         module, device = remote.load_module(library.name), remote.cpu(0)

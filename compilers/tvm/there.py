@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from compilers.adapter import PassingError
 from compilers.tvm import foreign
-from compilers.tvm.remote import connect, kernel_times_s
+from compilers.tvm.remote import connect, kernel_times_s, see_board
 from compilers.tvm.schedule import schedule
 from compilers.tvm.sweep import arguments_of, build_modules, structure_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from compilers.tvm.cache import Decision, TileCache
     from partition import Address
@@ -32,6 +33,7 @@ def decide(
     functions: Mapping[str, Any],
     target: Any,  # noqa: ANN401
     address: Address,
+    board: str,
     cache: TileCache,
     *,
     threads: int,
@@ -47,9 +49,23 @@ def decide(
     keys = {name: structure_key(func) for name, func in functions.items()}
     known = {key: decision for key in keys.values() if (decision := cache.get(key))}
     unknown = {name: func for name, func in functions.items() if keys[name] not in known}
-    measured = _measured(unknown, target, address, threads=threads)
+    measured = _measured(unknown, target, address, board, threads=threads)
     fresh = {keys[name]: decision for name, decision in measured.items()}
     return {name: (known | fresh)[key] for name, key in keys.items()}, fresh
+
+
+def board_at(address: Address, known: Sequence[str]) -> str:
+    """Return the kind of the board that answers; where none does, the only kind that is `known` from before.
+
+    Raises:
+        PassingError: none answers, and none or several are known.
+    """
+    try:
+        return see_board(address)
+    except PassingError:
+        if len(known) != 1:
+            raise
+        return known[0]
 
 
 def see_answer(address: Address) -> None:
@@ -65,6 +81,7 @@ def _measured(
     functions: Mapping[str, Any],
     target: Any,  # noqa: ANN401
     address: Address,
+    board: str,
     *,
     threads: int,
 ) -> dict[str, Decision]:
@@ -76,7 +93,7 @@ def _measured(
     scheduled |= {
         name + _OTHER: schedule(functions[name], other.config, threads=threads) for name, other in others.items()
     }
-    times = _times_s(scheduled, functions, target, address) if scheduled else {}
+    times = _times_s(scheduled, functions, target, address, board) if scheduled else {}
     for name, other in others.items():
         first_s, other_s = times.get(name), times.get(name + _OTHER)
         if first_s is None or other_s is None:
@@ -91,6 +108,7 @@ def _times_s(
     functions: Mapping[str, Any],
     target: Any,  # noqa: ANN401
     address: Address,
+    board: str,
 ) -> dict[str, float]:
     times: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="edgefrontier-") as folder:
@@ -100,5 +118,5 @@ def _times_s(
                 name: [t.numpy() for t in arguments_of(functions[name.removesuffix(_OTHER)], scheduled[name])]
                 for name in names
             }
-            times |= kernel_times_s(address, path, arrays)
+            times |= kernel_times_s(address, board, path, arrays)
     return times

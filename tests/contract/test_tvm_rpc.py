@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +38,6 @@ from partition import Segment, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from partition import Address
 
@@ -179,13 +180,44 @@ def test_tiles_are_timed_on_the_device_once(tracker: int, tmp_path: Path) -> Non
     with server(tracker, "x86"):
         timed = compile_segment(asked, folder, Limits(time_s=300))
         assert timed.directory == alone.directory
-        assert timed.fact("schedules").endswith("/x86, for 1 of 1 functions")
+        assert re.search(r"/x86 \(board \w{8}\), for 1 of 1 functions$", timed.fact("schedules"))
         assert not timed.provisional
     assert compile_segment(asked, folder, Limits(time_s=300)) == timed
     rows = json.loads((timed.directory / "functions.json").read_text())
     assert [(row["build"], row["time_s"] > 0) for row in rows] == [("tiled", True)]
     again = compile_segment(asked, tmp_path / "again", Limits(time_s=300))  # nobody answers, and nothing is asked
     assert json.loads((again.directory / "functions.json").read_text()) == rows
+
+
+def test_boards_of_two_kinds_behind_one_key_share_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which server answers is the tracker's choice, so the one that times is asked again what it is."""
+    from compilers.tvm import remote, there
+    from partition import Address
+
+    class Server:
+        def __init__(self, **files: bytes) -> None:
+            self.files = files
+
+        def download(self, path: str) -> bytearray:
+            name = path.rpartition("/")[2]
+            if name not in self.files:
+                raise AttributeError(path)
+            return bytearray(self.files[name].ljust(4096, b"\0"))
+
+    fast, slow = (
+        Server(modalias=b"cpu:type:aarch64", possible=b"0-7"),
+        Server(modalias=b"cpu:type:aarch64", possible=b"0-3"),
+    )
+    assert remote.board_of(fast) == remote.board_of(Server(**fast.files)) != remote.board_of(slow)
+    assert remote.board_of(Server()) == ""
+    address = Address(host="127.0.0.1", port=1, key="two")
+    with pytest.raises(PassingError, match="no RPC tracker answers"):
+        there.board_at(address, ["a", "b"])
+    assert there.board_at(address, ["a"]) == "a"  # silent: the only one that was ever there
+    monkeypatch.setattr(remote, "connect", lambda _: slow)
+    assert there.board_at(address, ["a"]) == remote.board_of(slow)
+    with pytest.raises(PassingError, match=r"boards of two kinds answer .* a key of its own"):
+        remote.kernel_times_s(address, remote.board_of(fast), Path("unread.so"), {})
 
 
 def test_a_tile_cache_that_cannot_be_written_is_not_taken_for_a_silent_device(
