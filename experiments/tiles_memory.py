@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1 << 20
 _SIZES_MB: Final = (1, 2, 4, 8)
+_ATTENTION: Final = (
+    "  this graph has attention: the error is that of convolutional networks, and transformers simulated blind were "
+    "far outside it (benchmarks/README.md, Tiles); do not choose by these times"
+)
 
 
 def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Console) -> bool:
@@ -33,6 +37,8 @@ def print_memories(graph: Graph, machine: NpuMachine, folder: Path, console: Con
     except TileError as why:
         console.print(f"  not modelled: {why}")
         return False
+    if _attends(graph):
+        console.print(_ATTENTION, style="yellow")
     for mb, cost in costs.items():
         console.print(f"  {mb:g} MB: {_told(cost)}")
     _write(costs, machine, folder)
@@ -87,6 +93,13 @@ def _told_bands(bands: dict[float, dict[str, int | None]]) -> str:
         for mb, band in bands.items()
     ]
     return "; ".join(told)
+
+
+def _attends(graph: Graph) -> bool:
+    """Tell whether softmaxes weigh products of computed tensors; a softmax alone is a classifier's end."""
+    kinds = {node.op_type for node in graph.nodes()}
+    products = (node for node in graph.nodes() if node.op_type == "MatMul")
+    return "Softmax" in kinds and any(not graph.initializers().keys() & set(node.inputs) for node in products)
 
 
 def _sizes(machine: NpuMachine) -> list[float]:
