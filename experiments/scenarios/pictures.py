@@ -51,5 +51,5 @@ def _heat_map(stem: Path, given: Given) -> Path:
         for clock, *rows in zip(clocks, simulated, stated, strict=True)
         for load, mine, theirs in zip(loads, *rows, strict=True)
     )
-    store.write_csv(stem.with_suffix(".csv"), ("clock_hz", "load", "simulated_s", "stated_s"), cells)
+    store.write_csv(stem.with_name("r9_heat_map.csv"), ("clock_hz", "load", "simulated_s", "stated_s"), cells)
     return stem
