@@ -55,6 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     own = bool(options.files or options.settings or options.model)
     if own and len(options.names) != 1:
         raise UserError("--table, --set and --model are for one study; name it, for example R12")
+    if options.bindings and not options.model:
+        raise UserError("--bind gives sizes of the inputs of a --model, and there is none")
     figures = {}
     for name in options.names or study_names():
         try:
@@ -92,7 +94,7 @@ def _graph(options: argparse.Namespace) -> Graph | None:
 
 
 def _setting(text: str) -> tuple[str, float]:
-    """Read NAME=X; a name that ends in _s is a time, a share is below 1."""
+    """Read NAME=X; a name that ends in _s, but not in _per_s, is a time."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=X, for example frame_s=20ms, got {text!r}")

@@ -40,6 +40,7 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "R16": ("R16", "R14"),
 }  # fmt: skip
 _CRITERION: Final = ("frequency_fall_ratio", "deviation_factor", "runs")
+_COUNTS: Final = ("runs", "batch")
 _ELSEWHERE: Final = {
     "R5": "experiments.tiles MODEL --gpu D --npu D",
     "R6": "experiments.tiles MODEL --npu YOUR.toml",
@@ -97,7 +98,7 @@ def given_for(name: str, seed: int, files: Sequence[Path], settings: Mapping[str
 
 
 def _see_known(key: str, tables: Sequence[Table], settings: Mapping[str, float]) -> None:
-    """Refuse a setting that no table of the study has, and a share of 1 or more."""
+    """Refuse a setting that no table of the study has, a share of 1 or more, and a part of a run or a request."""
     numbers = (fact for table in tables for fact, value in table.facts.items() if isinstance(value, int | float))
     known = [fact for fact in numbers if key != "R10" or fact in _CRITERION]
     for setting, value in settings.items():
@@ -107,6 +108,8 @@ def _see_known(key: str, tables: Sequence[Table], settings: Mapping[str, float])
             raise UserError(f"{key} has no figure {setting!r}{hint} (known: {', '.join(known) or 'none'})")
         if setting.endswith("_ratio") and value >= 1.0:
             raise UserError(f"{setting} is a share, below 1, and not {value:g}")
+        if setting in _COUNTS and not value.is_integer():
+            raise UserError(f"{setting} is a whole number, and not {value:g}")
 
 
 def _key(name: str) -> str:

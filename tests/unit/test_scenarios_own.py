@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from experiments.evaluator.dynamics.compare import crossing
-from experiments.evaluator.dynamics.threshold import Criterion, Log, threshold_of_log
+from experiments.evaluator.dynamics.threshold import Criterion, Log, ThresholdError, threshold_of_log
 from experiments.published import load_table
 from experiments.published.__main__ import main as published
 from experiments.scenarios.__main__ import main
@@ -54,6 +55,13 @@ def test_the_threshold_of_a_recorded_ramp_is_the_one_it_was_made_with(
     assert found.break_c == pytest.approx(threshold_c, abs=0.5)
     assert found.below_per_k == pytest.approx(below, abs=2e-4)
     assert found.onset_c > threshold_c
+
+
+@pytest.mark.parametrize("latency_s", [0.5, 0.1])
+def test_latencies_without_any_deviation_do_not_meet_a_multiple_of_it(latency_s: float) -> None:
+    log = dataclasses.replace(ramp(70.0, 0.0, 1.5e-2), latency_s=np.full(40 * 120, latency_s))
+    with pytest.raises(ThresholdError, match="all the same"):
+        threshold_of_log(log, Criterion())
 
 
 def test_r10_takes_recorded_logs_and_says_when_they_are_too_few(
@@ -165,6 +173,9 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
         (["R11", "--set", "spread_violation_ratio=2"], "is a share, below 1"),
         (["R11", "--set", "spread_violation_ratio=0.9"], "outside the table"),
         (["R4", "--model", "resnet18"], "R12 does"),
+        (["R16", "--set", "batch=0.4"], "batch is a whole number, and not 0.4"),
+        (["R12", "--bind", "batch=2"], "of a --model"),
+        (["--bind", "batch=2"], "of a --model"),
         (["R12", "--model", "none.onnx"], "is not a file"),
     ],
 )

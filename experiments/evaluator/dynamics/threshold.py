@@ -16,6 +16,7 @@ _BASELINE_SHARE: Final = 0.2
 _BREAK_STEP_K: Final = 0.05
 _WINDOWS: Final = 150  # 30 s of a ramp from 60 to 98 degC at 0.5 K/min
 _LEAST_SAMPLES: Final = 3
+_LEAST_DEVIATION: Final = 1e-9  # of the mean; below it is rounding
 
 
 class ThresholdError(ValueError):
@@ -94,8 +95,11 @@ def _threshold(columns: tuple[Array, Array, Array, Array], window_s: float, crit
         raise ThresholdError(
             f"only {len(temperature_c)} windows of {window_s:g} s have {_LEAST_SAMPLES} requests: ramp slower"
         )
+    even_s = np.median(deviation_s[:baseline])
+    if even_s <= _LEAST_DEVIATION * np.median(mean_s[:baseline]):
+        raise ThresholdError("its first latencies are all the same, so that any deviation is many times theirs")
     slow = clock <= (1.0 - criterion.fall_ratio) * np.median(clock[:baseline])
-    rough = deviation_s >= criterion.deviation_factor * np.median(deviation_s[:baseline])
+    rough = deviation_s >= criterion.deviation_factor * even_s
     meets = np.flatnonzero(slow & rough)
     if len(meets) == 0:
         what = (
