@@ -239,14 +239,20 @@ def _print_measured(artefact: Artefact, measured: _Measured, meter: Meter | str)
         f" ({found.after_idle_ratio:.2f} times, {len(after)} pauses)"
     )
     print(f"burst of {len(measured.burst_s):<3} {seconds(min(measured.burst_s))} to {seconds(max(measured.burst_s))}")
-    slow = measured.sustained
-    print(
-        f"sustained    {seconds(slow.medians_s[-1])} at the end of {seconds(slow.window_s * 20)}:"
-        f" {slow.slowdown:.2f} times the start"
-    )
+    print(f"sustained    {_sustained(measured.sustained)}")
     print(f"energy       {_energy(measured, meter)}")
     for warning in samples.warnings():
         print(f"note: {warning}")
+
+
+def _sustained(slow: Sustained) -> str:
+    """Say how the run ended; one window is its start and its end, and shows no change."""
+    if len(slow.medians_s) == 1:
+        return f"not known: the run is too short for more than one call of {seconds(slow.medians_s[0])} (--sustained)"
+    return (
+        f"{seconds(slow.medians_s[-1])} at the end of {seconds(slow.window_s * 20)}:"
+        f" {slow.slowdown:.2f} times the start"
+    )
 
 
 def _energy(measured: _Measured, meter: Meter | str) -> str:

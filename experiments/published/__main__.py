@@ -46,9 +46,9 @@ def _run(options: argparse.Namespace) -> int:
     from experiments.published.checks import checks, implied_frontiers
     from experiments.published.tables import TableError, load_table, read_table, table_names
 
-    objectives = tuple(filter(None, options.objectives.split(",")))
+    objectives = tuple(dict.fromkeys(filter(None, options.objectives.split(","))))
     if len(objectives) == 1:
-        raise UserError(f"a frontier needs two objectives or more, for example --objectives {objectives[0]},energy_j")
+        raise UserError("a frontier needs two objectives or more, for example --objectives latency_s,energy_j")
     found = {}
     try:
         for name in options.names or table_names():

@@ -23,7 +23,8 @@ _SMALLER_IS_BETTER: Final = ("_s", "_w", "_j")
 
 _OTHER_UNITS: Final = {
     "ms": "s", "us": "s", "ns": "s", "mw": "w", "kw": "w", "mj": "j", "uj": "j", "khz": "hz", "mhz": "hz", "ghz": "hz",
-    "kb": "bytes", "mb": "bytes", "gb": "bytes", "percent": "ratio", "f": "c",
+    "kb": "bytes", "mb": "bytes", "gb": "bytes", "kib": "bytes", "mib": "bytes", "gib": "bytes",
+    "percent": "ratio", "f": "c",
 }  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def read_table(path: Path) -> Table:
 
 def _see_units(path: Path, columns: tuple[str, ...]) -> None:
     """Refuse a column in another unit, which no check would find and whose numbers would be taken for SI ones."""
-    for name in columns[1:]:
+    for name in columns:
         start, _, unit = name.lower().rpartition("_")
         if start and unit in _OTHER_UNITS:
             better = f"{start}_{_OTHER_UNITS[unit]}"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from experiments import latency_job
 from experiments.evaluator.measure import Samples
 from experiments.evaluator.modes import PAGE_BYTES, aligned, burst, dispatch, duel, profile, sustained
 
@@ -127,3 +128,4 @@ def test_a_run_shorter_than_a_call_has_that_call() -> None:
     found = sustained(lambda: None, duration_s=1e-9, window_s=5e-11, clock=lambda: float(next(ticks)))
     assert found.medians_s == (1.0,)
     assert found.slowdown == 1.0
+    assert "not known: the run is too short for more than one call of 1.00 s" in latency_job._sustained(found)

@@ -106,6 +106,8 @@ def test_a_table_of_ones_own_without_energy_gets_it_from_latency_and_power(tmp_p
         ("a,latency_s\nx\n", "has 1 cells where the header has 2"),
         ("a,latency_ms,power_w\nx,1,1\n", "call it latency_s and give it in that"),
         ("a,latency_s,power_mW\nx,1,1\n", "call it power_w and give it in that"),
+        ("a,latency_s,peak_MiB\nx,1,1\n", "call it peak_bytes and give it in that"),
+        ("clock_mhz,load_1_s\n680,1\n", "call it clock_hz and give it in that"),
     ],
 )
 def test_a_table_that_is_none_is_refused(
@@ -130,8 +132,9 @@ def test_the_mark_that_spreadsheets_begin_a_file_with_is_no_part_of_a_name(tmp_p
     assert arrivals.tolist() == [1.0]
 
 
-def test_one_objective_is_no_frontier(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["R1", "--objectives", "latency_s"]) == 2
+@pytest.mark.parametrize("objectives", ["latency_s", "latency_s,latency_s"])
+def test_one_objective_is_no_frontier(capsys: pytest.CaptureFixture[str], objectives: str) -> None:
+    assert main(["R1", "--objectives", objectives]) == 2
     assert "needs two objectives" in capsys.readouterr().err
 
 
