@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from graphs.nodes import all_nodes
 from graphs.onnx_io import save
-from graphs.quantisation.runtime import give_again, infer_types, read_inlined, refuse_large, without_passed
+from graphs.quantisation.runtime import (
+    give_again,
+    infer_types,
+    read_inlined,
+    refuse_large,
+    tensor_names,
+    unused,
+    without_passed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,10 +50,12 @@ def to_half(graph: Graph, keep_float: Collection[str]) -> onnx.ModelProto:
 def _free_names(graph: onnx.GraphProto, given: set[str]) -> None:
     """Rename the float16 form that nodes read of constants which are outputs too: those stay as they are."""
     nodes, there = list(all_nodes(graph)), [tensor for tensor in graph.initializer if tensor.name in given]
+    taken = tensor_names(graph)
+    inside = {tensor.name: unused(f"{tensor.name}_inside", taken) for tensor in there}
     for node in nodes:
-        node.input[:] = [f"{name}_inside" if name in given else name for name in node.input]
+        node.input[:] = [inside.get(name, name) for name in node.input]
     for tensor in there:
-        tensor.name += "_inside"
+        tensor.name = inside[tensor.name]
     read = {name for node in nodes for name in node.input}
     for tensor in there:
         if tensor.name not in read:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 
 from graphs.graph import GraphError
-from graphs.nodes import all_nodes, bodies
+from graphs.nodes import all_nodes, bodies, replace_nodes
 from graphs.onnx_io import save
 from graphs.packed import unpacked
-from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large
+from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large, tensor_names, unused
 from graphs.submodel import fixed_outputs
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def prepare(graph: Graph, *, opset: int) -> onnx.ModelProto:
         model = basic_optimisation(source, target)
     model = at_least_opset(model, opset)
     _fuse(model)
-    _flatten_biases(model.graph)
     _separate_biases(model.graph)
+    _simplify_biases(model.graph)
     _restore_names(model, {node.name for node in graph.nodes()})
     _drop_unused_domains(model)
     _free_derived_names(model)
@@ -112,42 +112,54 @@ def _fuse(model: onnx.ModelProto) -> None:
         wrapped.topological_sort()
 
 
-def _flatten_biases(graph: onnx.GraphProto) -> None:
-    """Write a Gemm's bias [1, N] as [N], the only form that ONNX Runtime quantises per channel."""
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        bias = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
-        if bias is None or len(bias.dims) != 2 or bias.dims[0] != 1:
-            continue
-        flat = onnx.TensorProto()
-        flat.CopyFrom(bias)
-        flat.name = f"{bias.name}_flat"
-        del flat.dims[0]
-        if flat.name not in constants:
-            graph.initializer.append(flat)
-            constants[flat.name] = flat
-        node.input[2] = flat.name
-
-
 def _separate_biases(graph: onnx.GraphProto) -> None:
-    """Give every node a bias of its own.
+    """Give every node a bias of its own, which is no output of the graph.
 
     One that another operator reads, too, would get that one's 8 bits, and no NPU takes its owner. Of one that several
-    nodes share, the quantiser makes copies whose numbered names it takes for other tensors' where they are alike.
+    nodes share, the quantiser makes copies whose numbered names it takes for other tensors' where they are alike. It
+    gives what it makes of a bias the name of that bias, which an output has already.
     """
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    names = constants.keys() | {value.name for value in graph.input} | {n for node in graph.node for n in node.output}
-    readers = Counter(name for node in graph.node for name in node.input)
+    constants, names = {tensor.name: tensor for tensor in graph.initializer}, tensor_names(graph)
+    readers = Counter([name for node in all_nodes(graph) for name in node.input] + [v.name for v in graph.output])
     for node in graph.node:
         shared = node.op_type in _BIASED and len(node.input) > 2 and readers[node.input[2]] > 1
         if not shared or node.input[2] not in constants:
             continue
         own = graph.initializer.add()
         own.CopyFrom(constants[node.input[2]])
-        own.name = next(name for i in count(1) if (name := f"{node.input[2]}_bias_{i}") not in names)
-        names.add(own.name)
+        own.name = unused(f"{node.input[2]}_bias", names)
         readers[node.input[2]] -= 1
         node.input[2] = own.name
+
+
+def _simplify_biases(graph: onnx.GraphProto) -> None:
+    """Write a Gemm's bias, its own by now, as ONNX Runtime quantises it: a value per column, added as it is.
+
+    It fails on other shapes, and of another factor than 1 (beta) it scales the bias's step instead of the bias. What
+    differs by row is added behind.
+    """
+    constants, names = {tensor.name: tensor for tensor in graph.initializer}, tensor_names(graph)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        bias = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
+        if bias is None:
+            continue
+        values, given = onnx.numpy_helper.to_array(bias), {attribute.name: attribute for attribute in node.attribute}
+        if "beta" in given:
+            values = values * values.dtype.type(given["beta"].f)
+            given["beta"].f = 1.0
+        if values.ndim == 2 and len(values) > 1:
+            nodes.append(onnx.helper.make_node("Add", [unused(node.output[0], names), bias.name], [node.output[0]]))
+            node.output[0] = nodes[-1].input[0]
+            del node.input[2]
+        else:
+            values = values.reshape(-1)
+            if weight := constants.get(node.input[1]):
+                columns = weight.dims[0 if "transB" in given and given["transB"].i else 1]
+                values = np.broadcast_to(values, columns)
+        bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    replace_nodes(graph, nodes)
 
 
 def _restore_names(model: onnx.ModelProto, before: set[str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from graphs.graph import GraphError
+from graphs.nodes import all_nodes, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -135,6 +137,20 @@ def give_again(whole: onnx.GraphProto, graph: onnx.GraphProto) -> None:
     graph.output.extend(whole.output)
     there = {tensor.name for tensor in graph.initializer}
     graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name not in there)
+
+
+def tensor_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all tensors that a graph holds, makes or takes, its bodies' included."""
+    inside = [body for node in all_nodes(graph) for body in bodies(node)]
+    ends = {end.name for one in (graph, *inside) for end in (*one.input, *one.initializer)}
+    return ends | {name for node in all_nodes(graph) for name in node.output}
+
+
+def unused(wish: str, names: set[str]) -> str:
+    """Return a name like this one that is no tensor's, and add it to the names."""
+    name = next(name for i in count(1) if (name := f"{wish}_{i}") not in names)
+    names.add(name)
+    return name
 
 
 def infer_types(model: onnx.ModelProto) -> None:

@@ -365,6 +365,39 @@ def test_a_gemm_bias_of_one_row_is_quantised_as_a_vector() -> None:
     assert compare(run(made, feed), run(quantise(made, "int8", Calibration.random(made, 8)), feed))["y"].cosine > 0.99
 
 
+@pytest.mark.parametrize("recipe", ["int8", "int8-per-tensor", "w8a16"])
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 1), (1, 4), (3, 1), (3, 4)])
+def test_gemms_keep_biases_of_every_shape_and_factor(shape: tuple[int, ...], recipe: str) -> None:
+    rng = np.random.default_rng(0)
+    constants = {f"w{i}": rng.normal(size=(4, 4)).astype(np.float32) for i in (1, 2)}
+    # The second name is one that a copy might be given.
+    constants |= {name: rng.normal(0, 9, shape).astype(np.float32) for name in ("b", "b_flat", "b_bias_1")}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b"], ["a"], name="one", alpha=2.0, beta=0.25, transB=1),
+        helper.make_node("Sub", ["a", "b_flat"], ["c"], name="sub"),
+        helper.make_node("Gemm", ["c", "w2", "b"], ["d"], name="two", beta=3.0),
+        helper.make_node("Sub", ["d", "b_bias_1"], ["y"], name="end"),
+    ]
+    made = from_proto(model_of(nodes, constants, {"x": [3, 4]}, {"y": [3, 4], "b": list(shape)}), name="biases")
+    feed = random_inputs(made, 5)
+    wanted, got = run(made, feed), run(quantise(made, recipe, Calibration.random(made, 400)), feed)
+    assert compare(wanted, got)["y"].cosine > 0.999
+    np.testing.assert_array_equal(got["b"], constants["b"])
+
+
+def test_half_takes_no_name_that_another_constant_has() -> None:
+    constants = {"w": np.eye(4, dtype=np.float32), "w_inside": np.full((4,), 7, np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="product"),
+        helper.make_node("Add", ["a", "w_inside"], ["y"], name="add"),
+    ]
+    made = from_proto(model_of(nodes, constants, {"x": [3, 4]}, {"y": [3, 4], "w": [4, 4]}), name="names")
+    x = np.ones((3, 4), np.float32)
+    got = run(quantise(made, "fp16"), {"x": x})
+    np.testing.assert_array_equal(got["y"], x + 7)
+    np.testing.assert_array_equal(got["w"], constants["w"])
+
+
 @pytest.mark.parametrize("recipe", ["int8", "w8a16"])
 def test_a_bias_that_is_added_elsewhere_keeps_its_own_32_bits(recipe: str) -> None:
     rng = np.random.default_rng(0)
