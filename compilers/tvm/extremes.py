@@ -1,13 +1,15 @@
-"""The largest and smallest element with infinities: TVM's own reductions start from the largest finite number.
+"""The largest and smallest element, and where it is: TVM's own reductions start from the largest finite number.
 
 Imports TVM; only reached through the methods of `TvmCompiler`.
 
-So the largest of a row that is -inf as a whole, as of a mask that leaves nothing, is -3.4e38 (docs/vendor_bugs.md).
+So the largest of a row that is -inf as a whole, as of a mask that leaves nothing, is -3.4e38; and it is at -1, as is
+that of bytes that are all 0 (docs/vendor_bugs.md).
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from tvm import te, tirx
@@ -24,7 +26,7 @@ def _legalised(
     """Lower a reduction with `combine`, which starts from `start` where the type has infinities."""
     reducer = te.comm_reducer(
         lambda a, b: combine(a, b),  # noqa: PLW0108  # a function of Python's is asked for
-        lambda dtype: tirx.const(start, dtype) if "float" in str(dtype) else otherwise(dtype),
+        lambda dtype: _start(dtype, start, otherwise),
         name=name,
     )
 
@@ -34,6 +36,42 @@ def _legalised(
         return bb.call_te(lambda x: _reduced(x, reducer, axes, keep=keep), call.args[0], primfunc_name_hint=name)
 
     return lower
+
+
+def _start(dtype: str, start: float, otherwise: Callable[[str], Any]) -> Any:  # noqa: ANN401
+    return tirx.const(start, dtype) if "float" in str(dtype) else otherwise(dtype)
+
+
+def _located(before: Callable[[Any, Any], Any], start: float, otherwise: Callable[[str], Any], name: str) -> Legalise:
+    """Lower the search for the first element that no other comes `before`."""
+
+    def combine(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+        better = before(a[1], b[1])
+        first = tirx.any(better, tirx.all(a[1] == b[1], a[0] < b[0]))
+        return tirx.Select(first, a[0], b[0]), tirx.Select(better, a[1], b[1])
+
+    # The start is behind every element, so that the first one takes its place even where it is no better.
+    reducer = te.comm_reducer(
+        combine, lambda place, value: (te.max_value(place), _start(value, start, otherwise)), name=name
+    )
+
+    def lower(bb: Any, call: Any) -> Any:  # noqa: ANN401
+        axis, keep = int(call.attrs.axis), bool(call.attrs.keepdims)
+        return bb.call_te(lambda x: _place(x, reducer, axis, keep=keep), call.args[0], primfunc_name_hint=name)
+
+    return lower
+
+
+def _place(x: Any, reducer: Any, axis: int, *, keep: bool) -> Any:  # noqa: ANN401
+    axis %= len(x.shape)
+    step = te.reduce_axis((0, x.shape[axis]))
+    shape = [*x.shape[:axis], *([1] if keep else []), *x.shape[axis + 1 :]]
+
+    def element(*index: Any) -> Any:  # noqa: ANN401
+        return reducer((step.var, x(*index[:axis], step, *index[axis + keep :])), axis=step)
+
+    place, _ = te.compute(shape, element, name="reduced")
+    return te.compute(shape, lambda *index: place(*index), name="place")  # noqa: PLW0108  # as above
 
 
 def _reduced(x: Any, reducer: Any, axes: list[int] | None, *, keep: bool) -> Any:  # noqa: ANN401
@@ -51,6 +89,8 @@ def _reduced(x: Any, reducer: Any, axes: list[int] | None, *, keep: bool) -> Any
 
 
 LEGALISED: Final[dict[str, Legalise]] = {
+    "relax.argmax": _located(operator.gt, -math.inf, te.min_value, "argmax"),
+    "relax.argmin": _located(operator.lt, math.inf, te.max_value, "argmin"),
     "relax.max": _legalised(tirx.Max, -math.inf, te.min_value, "max"),
     "relax.min": _legalised(tirx.Min, math.inf, te.max_value, "min"),
 }

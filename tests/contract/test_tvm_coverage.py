@@ -128,6 +128,28 @@ def test_the_largest_of_nothing_but_infinities_is_one(tmp_path: Path) -> None:
         assert session.run({"x": x})["y"].tolist() == [[-np.inf], [-5]]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_the_place_of_an_extreme_is_one_where_all_are_alike(dtype: type[Any], tmp_path: Path) -> None:
+    """Of bytes that are all 0, and of infinities, TVM's own search ends at -1, which is no index."""
+    ends = (-np.inf, np.inf) if dtype == np.float32 else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = np.random.default_rng(0).integers(0, 3, (4, 6)).astype(dtype)
+    x[:2], x[:, 0], x[:, 1] = np.array(ends)[:, None], *ends
+    attributes: list[dict[str, int]] = [{"axis": -1}, {"axis": 0, "keepdims": 0}, {"axis": 1, "select_last_index": 1}]
+    nodes = [
+        helper.make_node(op, ["x"], [f"{op}{i}"], **given)
+        for op in ("ArgMax", "ArgMin")
+        for i, given in enumerate(attributes)
+    ]
+    value = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), x.shape)
+    outputs = [helper.make_tensor_value_info(node.output[0], TensorProto.INT64, None) for node in nodes]
+    body = helper.make_graph(nodes, "case", [value], outputs)
+    graph = from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    with TVM.load(compiled(graph, tmp_path)) as session, reference_session(graph) as reference:
+        found, expected = session.run({"x": x}), reference.run({"x": x})
+    for name, places in expected.items():
+        np.testing.assert_array_equal(found[name], places)
+
+
 def test_what_reads_a_shape_that_is_known_at_run_time_only_is_lowered(tmp_path: Path) -> None:
     node = helper.make_node
     nodes = [node("ConstantOfShape", ["s"], ["a"]), node("Exp", ["a"], ["y"])]
