@@ -23,7 +23,7 @@ from experiments.evaluator.dynamics import (
 from experiments.evaluator.dynamics.compare import crossing
 from experiments.scenarios.given import PUBLISHED, Given, origin
 from experiments.scenarios.study import Study
-from experiments.units import seconds, watts
+from experiments.units import seconds, significant, watts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ _HORIZON_S: Final = 4 * 3600.0
 _REPORTED_PER_S: Final = 1.25  # what the slower of the report's two machines can serve
 _SOUGHT_PER_S: Final = (0.02, 1.1)
 _SHARE_OF_EACH: Final = 0.4
+_LONGEST_SHARE: Final = 0.1  # of the time simulated, so that there are ten batches or so to take a mean of
 _RAIL_W: Final = 5.33  # of the NPU under ResNet-50 (AMD RyzenAI-SW, read off a plot)
 _RATES_PER_S: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -140,7 +141,7 @@ def r14(given: Given) -> Study:
         at_npu, at_cpu = _run(npu, rate, pace, seed), _run(cpu, rate, pace, seed)
         rows.append((rate, _mean(at_npu), _mean(at_cpu), at_npu))
         lines.append(
-            f"{rate:4.2f} requests/s: NPU {seconds(_mean(at_npu)):>7}, CPU {seconds(_mean(at_cpu)):>7},"
+            f"{significant(rate, 2):>6} requests/s: NPU {seconds(_mean(at_npu)):>7}, CPU {seconds(_mean(at_cpu)):>7},"
             f" {60 * at_npu.wakes / at_npu.horizon_s:4.1f} wakes/min, useful {at_npu.useful_ratio:.0%}"
         )
     found = crossing(lambda rate: _ahead(npu, cpu, rate, pace, seed), *(pace * rate for rate in _SOUGHT_PER_S))
@@ -148,9 +149,10 @@ def r14(given: Given) -> Study:
     half = _run(npu, 0.5 * pace, pace, seed)
     wakes = 60 * half.wakes / half.horizon_s
     lines.append(
-        f"at {0.5 * pace:.3g} requests/s: {wakes:.1f} wakes/min (published"
+        f"at {significant(0.5 * pace, 2)} requests/s: {wakes:.1f} wakes/min (published"
         f" {table.facts['wakes_per_minute_low']} to {table.facts['wakes_per_minute_high']} at half load),"
-        f" useful {half.useful_ratio:.0%} of the busy time (published: below {table.row('npu')['useful_ratio']:.0%})"
+        f" useful {half.useful_ratio:.0%} of the busy time ({origin(table)}: below"
+        f" {table.row('npu')['useful_ratio']:.0%})"
     )
     return Study(
         name="R14",
@@ -174,7 +176,7 @@ def _won(found: tuple[float, bool] | None) -> str:
         return "the same one wins at every rate: there is no break-even"
     rate, above = found
     way = "above" if above else "below"
-    return f"the NPU wins {way} {rate:.2f} requests/s (mean latency, Poisson arrivals, queueing included)"
+    return f"the NPU wins {way} {significant(rate, 2)} requests/s (mean latency, Poisson arrivals, queueing included)"
 
 
 def _ahead(first: Machine, second: Machine, rate: float, pace: float, seed: int) -> bool:
@@ -298,6 +300,11 @@ def _with(machine: Machine, sleep: Sleep) -> Machine:
 
 def _burst_batches(rate: float, batch: int, gap_s: float, horizon_s: float, seed: int) -> tuple[Trace, float]:
     """Let the requests come in runs of `batch` with gaps of `gap_s`, served as one; return their mean wait too."""
+    if batch / rate + (batch - 1) * gap_s > _LONGEST_SHARE * horizon_s:
+        raise UserError(
+            f"a batch of {batch} with gaps of {seconds(gap_s)} takes too long to fill for the {seconds(horizon_s)} that"
+            " are simulated; give a smaller batch or largest_gap_s"
+        )
     starts = poisson(rate / batch, horizon_s, seed).arrivals_s
     assert starts is not None, "a Poisson trace has arrivals"
     released = starts + (batch - 1) * gap_s

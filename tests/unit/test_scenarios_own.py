@@ -16,6 +16,7 @@ from experiments.evaluator.dynamics.compare import crossing
 from experiments.evaluator.dynamics.threshold import Criterion, Log, ThresholdError, threshold_of_log
 from experiments.published import load_table
 from experiments.published.__main__ import main as published
+from experiments.scenarios import power_states
 from experiments.scenarios.__main__ import main
 
 if TYPE_CHECKING:
@@ -126,7 +127,10 @@ def test_r4_and_r14_take_rows_of_ones_own(tmp_path: Path, capsys: pytest.Capture
     slow_cpu = tmp_path / "cpu.csv"
     slow_cpu.write_text("processor,latency_s,useful_ratio\ncpu,1.6,0.85\nnpu,1.5,0.6\n")
     assert main(["R14", "--table", str(slow_cpu)]) == 0
-    assert "the same one wins at every rate" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "the same one wins at every rate" in out
+    assert "(given: below 60%)" in out
+    assert "above 0.0044 requests/s" in power_states._won((0.00444, True))  # of a slow machine
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,8 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
         (["R11", "--set", "spread_violation_ratio=0.9"], "outside the table"),
         (["R4", "--model", "resnet18"], "R12 does"),
         (["R16", "--set", "batch=0.4"], "batch is a whole number, and not 0.4"),
+        (["R16", "--set", "batch=2000000"], "takes too long to fill"),
+        (["R16", "--set", "largest_gap_s=1e9"], "takes too long to fill"),
         (["R12", "--bind", "batch=2"], "of a --model"),
         (["--bind", "batch=2"], "of a --model"),
         (["R12", "--model", "none.onnx"], "is not a file"),
