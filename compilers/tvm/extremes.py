@@ -9,10 +9,9 @@ that of bytes that are all 0 (docs/vendor_bugs.md).
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +25,7 @@ def _legalised(
     """Lower a reduction with `combine`, which starts from `start` where the type has infinities."""
     reducer = te.comm_reducer(
         lambda a, b: combine(a, b),  # noqa: PLW0108  # a function of Python's is asked for
-        lambda dtype: _start(dtype, start, otherwise),
+        lambda dtype: tirx.const(start, dtype) if "float" in str(dtype) else otherwise(dtype),
         name=name,
     )
 
@@ -38,40 +37,22 @@ def _legalised(
     return lower
 
 
-def _start(dtype: str, start: float, otherwise: Callable[[str], Any]) -> Any:  # noqa: ANN401
-    return tirx.const(start, dtype) if "float" in str(dtype) else otherwise(dtype)
+def _inside(search: Callable[..., Any], name: str) -> Legalise:
+    """Lower the search for a place; -1 is that of no element better than the start, and so the first.
 
-
-def _located(before: Callable[[Any, Any], Any], start: float, otherwise: Callable[[str], Any], name: str) -> Legalise:
-    """Lower the search for the first element that no other comes `before`."""
-
-    def combine(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
-        better = before(a[1], b[1])
-        first = tirx.any(better, tirx.all(a[1] == b[1], a[0] < b[0]))
-        return tirx.Select(first, a[0], b[0]), tirx.Select(better, a[1], b[1])
-
-    # The start is behind every element, so that the first one takes its place even where it is no better.
-    reducer = te.comm_reducer(
-        combine, lambda place, value: (te.max_value(place), _start(value, start, otherwise)), name=name
-    )
+    A reducer with another start would be right, but those that GPUs share among threads are known by their start.
+    """
 
     def lower(bb: Any, call: Any) -> Any:  # noqa: ANN401
         axis, keep = int(call.attrs.axis), bool(call.attrs.keepdims)
-        return bb.call_te(lambda x: _place(x, reducer, axis, keep=keep), call.args[0], primfunc_name_hint=name)
+
+        def place(x: Any) -> Any:  # noqa: ANN401
+            found = search(x, axis, keep)
+            return topi.maximum(found, tirx.const(0, found.dtype))
+
+        return bb.call_te(place, call.args[0], primfunc_name_hint=name)
 
     return lower
-
-
-def _place(x: Any, reducer: Any, axis: int, *, keep: bool) -> Any:  # noqa: ANN401
-    axis %= len(x.shape)
-    step = te.reduce_axis((0, x.shape[axis]))
-    shape = [*x.shape[:axis], *([1] if keep else []), *x.shape[axis + 1 :]]
-
-    def element(*index: Any) -> Any:  # noqa: ANN401
-        return reducer((step.var, x(*index[:axis], step, *index[axis + keep :])), axis=step)
-
-    place, _ = te.compute(shape, element, name="reduced")
-    return te.compute(shape, lambda *index: place(*index), name="place")  # noqa: PLW0108  # as above
 
 
 def _reduced(x: Any, reducer: Any, axes: list[int] | None, *, keep: bool) -> Any:  # noqa: ANN401
@@ -89,8 +70,8 @@ def _reduced(x: Any, reducer: Any, axes: list[int] | None, *, keep: bool) -> Any
 
 
 LEGALISED: Final[dict[str, Legalise]] = {
-    "relax.argmax": _located(operator.gt, -math.inf, te.min_value, "argmax"),
-    "relax.argmin": _located(operator.lt, math.inf, te.max_value, "argmin"),
+    "relax.argmax": _inside(topi.argmax, "argmax"),
+    "relax.argmin": _inside(topi.argmin, "argmin"),
     "relax.max": _legalised(tirx.Max, -math.inf, te.min_value, "max"),
     "relax.min": _legalised(tirx.Min, math.inf, te.max_value, "min"),
 }

@@ -150,6 +150,14 @@ def test_the_place_of_an_extreme_is_one_where_all_are_alike(dtype: type[Any], tm
         np.testing.assert_array_equal(found[name], places)
 
 
+def test_a_gpu_searches_for_a_place_with_several_threads(tmp_path: Path) -> None:
+    """TVM shares a reduction among threads only where it knows its start."""
+    cast = helper.make_node("Cast", ["p"], ["y"], to=TensorProto.FLOAT)
+    graph = from_proto(proto([helper.make_node("ArgMax", ["x"], ["p"], axis=1), cast], [1, 21, 33, 33], {}, opset=13))
+    gpu = Segment(graph=graph, device=load_device("sm8650"), processor="gpu", compiler="tvm", precision="fp32")
+    assert (compile_segment(gpu, tmp_path, Limits(time_s=300)).directory / "kernels.json").exists()
+
+
 def test_what_reads_a_shape_that_is_known_at_run_time_only_is_lowered(tmp_path: Path) -> None:
     node = helper.make_node
     nodes = [node("ConstantOfShape", ["s"], ["a"]), node("Exp", ["a"], ["y"])]
