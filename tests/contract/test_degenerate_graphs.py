@@ -72,7 +72,7 @@ def graphs() -> dict[str, Graph]:
 NOTHING_TO_DO = ["no operations", "constants alone", "no inputs", "its input, beside an operation"]
 REFUSED = {
     "ort_cpu": [],
-    "tvm": [("an empty slice too", "int8")],
+    "tvm": [],
     "ort_qnn": [(name, "float") for name in NOTHING_TO_DO],
     "snpe": [(name, "float") for name in NOTHING_TO_DO]
     + [("an empty slice too", precision) for precision in ("float", "int8")],
