@@ -34,7 +34,13 @@ _BITS = {
 
 
 class GraphError(ValueError):
-    """Every bad-model condition; the message is one sentence that a user can act on."""
+    """Every bad-model condition; the message is one sentence that a user can act on.
+
+    A name in it may come from a damaged file: what does not print, a line's end among it, is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int | None:
