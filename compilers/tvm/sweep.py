@@ -361,14 +361,14 @@ def timed_s(calls: Sequence[Callable[[], object]]) -> list[float]:
     It ends early where one is so much slower than another that no more runs are needed to tell.
     """
     times: list[list[float]] = [[] for _ in calls]
-    spent = 0.0
+    shortest, spent = [float("inf")] * len(calls), 0.0
     while len(times[0]) < _MIN_RUNS or spent < _MEASURE_S * len(calls):
-        for call, taken in zip(calls, times, strict=True):
+        for i, call in enumerate(calls):
             start_s = time.thread_time()
             call()
-            taken.append(time.thread_time() - start_s)
-            spent += taken[-1]
-        shortest = [min(taken) for taken in times]
+            took = time.thread_time() - start_s
+            times[i].append(took)
+            shortest[i], spent = min(shortest[i], took), spent + took
         if max(shortest) > _HOPELESS * min(shortest):
             break
     return [sorted(taken)[len(taken) // 4] for taken in times]
