@@ -57,6 +57,14 @@ def label(node: onnx.NodeProto) -> str:
     return f"node '{called}' ({node.op_type})"
 
 
+def unused(wish: str, taken: set[str]) -> str:
+    """Return the name wished for, longer where it is taken, and take it."""
+    while wish in taken:
+        wish += "_"
+    taken.add(wish)
+    return wish
+
+
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
     """Put these nodes in the place of a graph's own, of which they may be some."""
     replaced = onnx.GraphProto()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from onnx import helper, numpy_helper
 
-from graphs.nodes import reads
+from graphs.nodes import reads, unused
 from graphs.onnx_io import from_proto
 
 if TYPE_CHECKING:
@@ -132,19 +132,13 @@ def _outer_first(inside: npt.NDArray[Any]) -> list[int]:
 def _written(gather: onnx.NodeProto, cut: _Cut, model: onnx.ModelProto, taken: set[str]) -> list[onnx.NodeProto]:
     """Return the nodes that take the place of a Gather; their constants go to the model."""
 
-    def fresh(wish: str) -> str:
-        while wish in taken:
-            wish += "_"
-        taken.add(wish)
-        return wish
-
     def constant(wish: str, *values: int) -> str:
-        name = fresh(f"{result}_{wish}")
+        name = unused(f"{result}_{wish}", taken)
         model.graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
         return name
 
     result = gather.output[0]
-    part, viewed = fresh(f"{result}_part"), fresh(f"{result}_view")
+    part, viewed = unused(f"{result}_part", taken), unused(f"{result}_view", taken)
     bounds = [constant("start", cut.start), constant("end", cut.end), constant("axis", cut.axis)]
     moved = cut.order != tuple(range(len(cut.order)))
     nodes = [

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from graphs.expansion.definitions import by_definition
 from graphs.expansion.parts import Impossible, Source
 from graphs.graph import DTYPES, GraphError
+from graphs.nodes import unused
 from graphs.onnx_io import from_proto
 
 if TYPE_CHECKING:
@@ -168,11 +169,7 @@ class _Unrolled:
         return name
 
     def _fresh(self, wish: str) -> str:
-        name = wish
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
+        return unused(wish, self._taken)
 
 
 def _by_definition(graph: Graph, node: Node) -> tuple[str, Graph] | None:

@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from graphs.folding import evaluate
+from graphs.nodes import unused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,7 @@ class Source:
 
     def fresh(self, wish: str) -> str:
         """Return a name that nothing has yet."""
-        name = wish
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
+        return unused(wish, self._taken)
 
     def dequantised(self, name: str) -> Array | None:
         """Return the values of a tensor that is dequantised from constants, None for any other."""

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphs.nodes import all_nodes
+from graphs.nodes import all_nodes, unused
 from graphs.onnx_io import save
 from graphs.quantisation.runtime import (
     give_again,
@@ -14,7 +14,6 @@ from graphs.quantisation.runtime import (
     read_inlined,
     refuse_large,
     tensor_names,
-    unused,
     without_passed,
 )
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from graphs.graph import GraphError
-from graphs.nodes import all_nodes, bodies, replace_nodes
+from graphs.nodes import all_nodes, bodies, replace_nodes, unused
 from graphs.onnx_io import save
 from graphs.packed import unpacked
-from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large, tensor_names, unused
+from graphs.quantisation.runtime import basic_optimisation, infer_types, refuse_large, tensor_names
 from graphs.submodel import fixed_outputs
 
 if TYPE_CHECKING:
@@ -210,11 +210,7 @@ def _free_derived_names(model: onnx.ModelProto) -> None:
                 f"Tensor {name!r} of {graph.name} has a name that quantisation derives from another tensor's: "
                 "rename it."
             )
-        free = f"{name}_float"
-        while free in names:
-            free += "_"
-        names.add(free)
-        _rename_tensor(graph, name, free)
+        _rename_tensor(graph, name, unused(f"{name}_float", names))
 
 
 def _is_derived(name: str, names: set[str]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -144,13 +143,6 @@ def tensor_names(graph: onnx.GraphProto) -> set[str]:
     inside = [body for node in all_nodes(graph) for body in bodies(node)]
     ends = {end.name for one in (graph, *inside) for end in (*one.input, *one.initializer)}
     return ends | {name for node in all_nodes(graph) for name in node.output}
-
-
-def unused(wish: str, names: set[str]) -> str:
-    """Return a name like this one that is no tensor's, and add it to the names."""
-    name = next(name for i in count(1) if (name := f"{wish}_{i}") not in names)
-    names.add(name)
-    return name
 
 
 def infer_types(model: onnx.ModelProto) -> None:

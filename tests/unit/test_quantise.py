@@ -371,12 +371,12 @@ def test_gemms_keep_biases_of_every_shape_and_factor(shape: tuple[int, ...], rec
     rng = np.random.default_rng(0)
     constants = {f"w{i}": rng.normal(size=(4, 4)).astype(np.float32) for i in (1, 2)}
     # The second name is one that a copy might be given.
-    constants |= {name: rng.normal(0, 9, shape).astype(np.float32) for name in ("b", "b_flat", "b_bias_1")}
+    constants |= {name: rng.normal(0, 9, shape).astype(np.float32) for name in ("b", "b_flat", "b_bias")}
     nodes = [
         helper.make_node("Gemm", ["x", "w1", "b"], ["a"], name="one", alpha=2.0, beta=0.25, transB=1),
         helper.make_node("Sub", ["a", "b_flat"], ["c"], name="sub"),
         helper.make_node("Gemm", ["c", "w2", "b"], ["d"], name="two", beta=3.0),
-        helper.make_node("Sub", ["d", "b_bias_1"], ["y"], name="end"),
+        helper.make_node("Sub", ["d", "b_bias"], ["y"], name="end"),
     ]
     made = from_proto(model_of(nodes, constants, {"x": [3, 4]}, {"y": [3, 4], "b": list(shape)}), name="biases")
     feed = random_inputs(made, 5)
