@@ -169,6 +169,17 @@ class Compiler(abc.ABC):
         """List the ways to compile that a sweep should try; the first is the plain one, without options."""
         return (Variant(),)
 
+    def defaults(self, segment: Segment) -> Mapping[str, str]:  # noqa: ARG002
+        """Map each option that the segment may set to what holds where it does not; there are no others."""
+        return {}
+
+    @final
+    def plain(self, segment: Segment) -> Segment:
+        """Return the segment without the options that state what holds anyway, so that it is compiled once."""
+        defaults = self.defaults(segment)
+        own = tuple((key, value) for key, value in dict(segment.options).items() if defaults.get(key) != value)
+        return dataclasses.replace(segment, options=own)
+
     def check_request(self, segment: Segment) -> None:  # noqa: B027 - a backend may take whatever it is asked for
         """Refuse what the request alone rules out, such as a precision or an option that the backend lacks.
 

@@ -31,6 +31,7 @@ from compilers.adapter import (
     missing_package,
     package_dir,
 )
+from compilers.ort_session import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +80,14 @@ class CoreAICompiler(Compiler):
             f"{library_hash(*libraries)}"
         )
 
+    def check_request(self, segment: Segment) -> None:
+        """Refuse any option, and a precision that the processor does not have."""
+        read_options(segment, backend=self.name, defaults=self.defaults(segment))
+        _check_precision(segment)
+
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
         """Convert, save the asset, and run it once against ONNX Runtime."""
-        _check_precision(segment)
+        self.check_request(segment)
         graph = _lowered(segment)
         _write_ports(graph, out_dir / PORTS)
         convert(graph, out_dir / ASSET)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _BLOCKED: Final = "_nchwc"
 _KERNEL_EVENT: Final = "_kernel_time"
 _UNITS: Final = {"CPUExecutionProvider": "cpu"}
+_DEFAULTS: Final = {"threads": "1"}
 _REFUSED: Final = {
     "fp16": "its CPU kernels compute in float32, so it would only insert casts; ask for fp32 or int8",
 }
@@ -82,6 +83,10 @@ class OrtCpuCompiler(Compiler):
         folder = package_dir("onnxruntime")
         natives = sorted((folder / "capi").glob("onnxruntime_pybind11_state*")) if folder else []
         return f"onnxruntime-{distribution_version('onnxruntime')}+{library_hash(*natives)}"
+
+    def defaults(self, segment: Segment) -> Mapping[str, str]:  # noqa: ARG002
+        """Map the only option, the number of threads, to its default."""
+        return _DEFAULTS
 
     def check_request(self, segment: Segment) -> None:
         """Refuse fp16, and a precision that the graph contradicts."""
@@ -157,7 +162,7 @@ def _checked(segment: Segment) -> int:
         CompilerError: its precision or an option is none of this backend.
     """
     require_precision(segment, backend=OrtCpuCompiler.name, refused=_REFUSED)
-    options = read_options(segment, backend=OrtCpuCompiler.name, defaults={"threads": "1"})
+    options = read_options(segment, backend=OrtCpuCompiler.name, defaults=_DEFAULTS)
     return positive_int(options["threads"], "option threads")
 
 

@@ -18,7 +18,7 @@ from compilers.adapter import Action, Compiler
 from compilers.ort_session import OrtSession
 from compilers.qnn import estimate as simulation
 from compilers.qnn import wheel
-from compilers.qnn.chip import target
+from compilers.qnn.chip import default_options, target
 from compilers.qnn.context import EMBEDDED_FILE, embed_context
 from compilers.qnn.optrace import LOG_SUFFIX, SCHEMATIC_SUFFIX, read_trace, trace_files
 from compilers.qnn.placement import read_partitioning
@@ -61,6 +61,10 @@ class OrtQnnCompiler(Compiler):
     def version(self) -> str:
         """Return the versions of both packages and a hash of Qualcomm's libraries."""
         return wheel.version()
+
+    def defaults(self, segment: Segment) -> Mapping[str, str]:
+        """Map each option of the HTP compiler to its default for the chip."""
+        return default_options(segment)
 
     def check_request(self, segment: Segment) -> None:
         """Refuse a precision or an option that the chip does not have."""

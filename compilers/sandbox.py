@@ -54,6 +54,7 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
         CompilerError: the backend refused, now or in an earlier run with the same versions, or it crashed
             or ran into a limit.
     """
+    segment = get_compiler(segment.compiler).plain(segment)
     directory = artefact_dir(segment, root.resolve())  # the child works in another folder
     artefact = read_artefact(directory)
     if artefact is not None and not (artefact.provisional and get_compiler(segment.compiler).is_outdated(artefact)):

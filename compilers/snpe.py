@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from compilers.adapter import Action, Compiler, CompilerError, Session
 from compilers.qnn import edge, wheel
 from compilers.qnn import estimate as simulation
-from compilers.qnn.chip import Target, target
+from compilers.qnn.chip import Target, default_options, target
 from compilers.qnn.dlc import only_graph
 from compilers.qnn.layout import TO_CHANNELS_FIRST, TO_CHANNELS_LAST, channels_last
 from compilers.qnn.placement import Partitioning, partitioning, read_partitioning, write_partitioning
@@ -124,6 +124,10 @@ class SnpeCompiler(Compiler):
     def version(self) -> str:
         """Return the versions of both packages and a hash of Qualcomm's libraries."""
         return wheel.version()
+
+    def defaults(self, segment: Segment) -> Mapping[str, str]:
+        """Map each option of the HTP compiler to its default for the chip."""
+        return default_options(segment, fixed_io=True)
 
     def check_request(self, segment: Segment) -> None:
         """Refuse a precision or an option that the chip does not have."""

@@ -38,6 +38,7 @@ from compilers.adapter import (
 from compilers.coreml import latency, mac
 from compilers.coreml.work import Work, count_work
 from compilers.machine import cpu
+from compilers.ort_session import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,8 +105,13 @@ class CoreMLCompiler(Compiler):
 
         return node_refusals(graph)
 
+    def defaults(self, segment: Segment) -> Mapping[str, str]:
+        """Map each option to its default; "" leaves the choice to the lowering."""
+        return {"compute": _default_compute(segment), "compress": "", "target": "", "samples": ""}
+
     def check_request(self, segment: Segment) -> None:
-        """Refuse a precision that the processor does not have."""
+        """Refuse a precision that the processor does not have, and an option that there is not."""
+        read_options(segment, backend=self.name, defaults=self.defaults(segment))
         compute_precision(segment)
 
     def compile(self, segment: Segment, out_dir: Path) -> Artefact:
@@ -183,19 +189,25 @@ def _dram_bytes(segment: Segment, package: Path) -> int:
     return (weights.stat().st_size if weights.exists() else 0) + sum(spec.size_bytes or 0 for spec in ports)
 
 
+def _on_npu(segment: Segment) -> bool:
+    return segment.device.processor(segment.processor).kind == "npu"
+
+
+def _default_compute(segment: Segment) -> str:
+    return segment.precision if segment.precision != "int8" else ("fp16" if _on_npu(segment) else "fp32")
+
+
 def compute_precision(segment: Segment) -> str:
     """Return "fp16" or "fp32", the arithmetic of the float operations.
 
     Raises:
         CompilerError: the option is unknown, contradicts the precision, or the processor cannot do it.
     """
-    on_npu = segment.device.processor(segment.processor).kind == "npu"
-    default = segment.precision if segment.precision != "int8" else ("fp16" if on_npu else "fp32")
-    compute = segment.option("compute", default)
+    compute = segment.option("compute", _default_compute(segment))
     if compute not in ("fp16", "fp32"):
         raise CompilerError(f"option compute={compute!r} is not fp16 or fp32")
     if segment.precision not in ("int8", compute):
         raise CompilerError(f"option compute={compute} contradicts precision {segment.precision}")
-    if compute == "fp32" and on_npu and segment.precision == "fp32":
+    if compute == "fp32" and _on_npu(segment) and segment.precision == "fp32":
         raise CompilerError("the Neural Engine computes in fp16 and int8 only; ask for fp16, or for the CPU or GPU")
     return compute

@@ -61,6 +61,13 @@ class Target:
         )
 
 
+def default_options(segment: Segment, *, fixed_io: bool = False) -> dict[str, str]:
+    """Map each option of a segment for its chip to its default."""
+    vtcm_mb = segment.device.processor(segment.processor).ids.get("qnn", {}).get("vtcm_mb", "")
+    shared = {"vtcm_mb": vtcm_mb, OPTIMISATION_MODE: DEFAULT_MODE, PERFORMANCE_MODE: "burst"}
+    return shared if fixed_io else {**shared, OFFLOAD_IO: "0", PROFILING: "detailed"}
+
+
 def target(segment: Segment, *, backend: str, fixed_io: bool = False) -> Target:
     """Read the chip and the options of a segment.
 
@@ -80,10 +87,7 @@ def target(segment: Segment, *, backend: str, fixed_io: bool = False) -> Target:
     if segment.precision == "fp16" and ids.get("fp16") == "false":
         name = segment.device.name
         raise CompilerError(f"{backend} has no fp16 for {name}: its HTP computes in integers; ask for int8")
-    defaults = {"vtcm_mb": ids.get("vtcm_mb", ""), OPTIMISATION_MODE: DEFAULT_MODE, PERFORMANCE_MODE: "burst"}
-    if not fixed_io:
-        defaults |= {OFFLOAD_IO: "0", PROFILING: "detailed"}
-    options = read_options(segment, backend=backend, defaults=defaults)
+    options = read_options(segment, backend=backend, defaults=default_options(segment, fixed_io=fixed_io))
     _choose(OPTIMISATION_MODE, options[OPTIMISATION_MODE], _MODES)
     _choose(PERFORMANCE_MODE, options[PERFORMANCE_MODE], _PERFORMANCE_MODES)
     offload = options.get(OFFLOAD_IO, "0")

@@ -133,6 +133,10 @@ class TvmCompiler(Compiler):
         """Map each node that TVM's importer lacks or misreads, and that nothing it takes can replace, to its reason."""
         return prepare(graph).refused
 
+    def defaults(self, segment: Segment) -> Mapping[str, str]:
+        """Map each option of a CPU's code, or of a GPU's, to its default."""
+        return _GPU_DEFAULTS if _is_gpu(segment.device, segment.processor) else _DEFAULTS
+
     def check_request(self, segment: Segment) -> None:
         """Refuse a precision that the generated code does not have."""
         gpu = _is_gpu(segment.device, segment.processor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from compilers import Action, Variant, compiler_names, get_compiler
-from partition import PRECISIONS, device_names, load_device
+from compilers import Action, CompilerError, Variant, compiler_names, get_compiler, sandbox
+from graphs import single
+from partition import PRECISIONS, Segment, device_names, load_device
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = [(d, p.name) for d in device_names() for p in load_device(d).processors]
@@ -39,6 +41,25 @@ def test_ways_to_compile_differ_and_begin_with_the_plain_one(name: str, precisio
     ways = get_compiler(name).variants(precision, device, "npu")
     assert ways[0] == Variant()
     assert len(set(ways)) == len(ways)
+
+
+@pytest.mark.parametrize("name", compiler_names())
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_option_that_states_its_default_changes_nothing_and_an_unknown_one_is_refused(
+    name: str, precision: str, tmp_path: Path
+) -> None:
+    compiler, graph = get_compiler(name), single("Relu", [1, 8, 4, 4])
+    for device, processor in ((load_device(d), p) for d, p in PLACES):
+        if not compiler.available(Action.COMPILE, device, processor):
+            continue
+        bare = Segment(graph=graph, device=device, processor=processor, compiler=name, precision=precision)
+        stated = dataclasses.replace(bare, options=tuple(compiler.defaults(bare).items()))
+        assert sandbox.artefact_dir(compiler.plain(stated), tmp_path) == sandbox.artefact_dir(bare, tmp_path)
+        for key, value in stated.options:
+            other = dataclasses.replace(bare, options=((key, f"{value}1"),))
+            assert compiler.plain(other) == other
+        with pytest.raises(CompilerError):
+            compiler.check_request(dataclasses.replace(bare, options=(("no_such_option", "1"),)))
 
 
 def test_each_backend_compiles_for_some_device_or_names_its_extra() -> None:

@@ -149,6 +149,13 @@ def test_an_artefact_that_lost_bytes_is_compiled_again(tmp_path: Path) -> None:
     assert len(again.main_file.read_bytes()) == len(content)
 
 
+def test_an_option_that_states_its_default_is_no_second_compile(tmp_path: Path) -> None:
+    made = compile_segment(segment(), tmp_path, LIMITS)
+    stated = dataclasses.replace(segment(), options=(("threads", "1"),))
+    assert compile_segment(stated, tmp_path, LIMITS) == made
+    assert compile_segment(dataclasses.replace(stated, options=(("threads", "2"),)), tmp_path, LIMITS) != made
+
+
 def test_another_figure_of_the_device_is_another_artefact(tmp_path: Path) -> None:
     one = dataclasses.replace(segment(), device=load_device("sm8650"))
     other = dataclasses.replace(one, device=dataclasses.replace(one.device, dram_bytes_per_s=None))
