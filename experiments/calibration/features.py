@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from compilers import CompilerError, Limits, PassingError, compile_segment, get_compiler
 from experiments.calibration.error import CalibrationError
+from experiments.csv_file import read_csv
 from graphs import GraphError
 from partition import Segment, load_device
 
@@ -132,18 +133,18 @@ def read_simulations(path: Path) -> tuple[Simulation, ...]:
     """Read a CSV of simulations.
 
     Raises:
-        CalibrationError: it is none, or a line of it is not.
+        UserError: it is no CSV file, or a line has lost its end.
+        CalibrationError: it is one of something else, or a line of it is.
     """
+    header, lines = read_csv(path, least=0)
+    if not set(_HEADER) - _LATER <= set(header) <= set(_HEADER):
+        raise CalibrationError(f"{path} is no file of simulations; delete it to simulate anew")
     found = []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not set(_HEADER) - _LATER <= set(reader.fieldnames or ()) <= set(_HEADER):
-            raise CalibrationError(f"{path} is no file of simulations; delete it to simulate anew")
-        for cells in reader:
-            try:
-                found.append(_simulation(cells))
-            except (TypeError, ValueError) as error:
-                raise CalibrationError(f"{path} line {reader.line_num} is no simulation: {error}") from error
+    for place, cells in lines:
+        try:
+            found.append(_simulation(cells))
+        except ValueError as error:
+            raise CalibrationError(f"{path}, line {place} is no simulation: {error}") from error
     return tuple(found)
 
 
@@ -242,9 +243,6 @@ def _cells(simulation: Simulation) -> dict[str, object]:
 
 
 def _simulation(cells: Mapping[str, str]) -> Simulation:
-    if None in cells.values():
-        raise ValueError("it is cut short")
-
     def seconds(name: str) -> float | None:
         return float(cells[name]) if cells.get(name) else None
 

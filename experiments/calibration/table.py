@@ -5,7 +5,6 @@ The AI Hub's is a CSV of the `perf.yaml` files of the Python package qai-hub-mod
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -13,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.error import CalibrationError
+from experiments.csv_file import read_csv
 from partition import Device, DeviceError, device_names, load_device
 
 if TYPE_CHECKING:
@@ -69,14 +69,16 @@ def read_table(path: Path) -> Table:
     """Read a table and merge the rows of devices that are one chip.
 
     Raises:
-        CalibrationError: a column is missing; a row names a device or a chip id that no device file has, or a
+        UserError: it is no CSV file, or lacks a column.
+        CalibrationError: a row names a device or a chip id that no device file has, or a
             latency that is none; or two rows for the same thing disagree.
     """
     hub = hub_devices()
     rows: dict[tuple[str, str, str, str], tuple[Measurement, str]] = {}
     names: dict[str, dict[str, None]] = {}
     left_out: dict[str, int] = {}
-    for where, cells, model in _named(path, _cells(path)):
+    _, lines = read_csv(path, needed=COLUMNS, least=0)
+    for where, cells, model in _named(path, [(f"{path.name} line {place}", line) for place, line in lines]):
         device = _device(cells, hub, where)
         row = _measurement(cells, model, device, where)
         names.setdefault(device.name, {})[cells["device"]] = None
@@ -121,23 +123,6 @@ def hub_devices() -> dict[str, Device]:
             listed = processor.ids.get("aihub", {}).get("devices", "")
             found |= {name.strip(): device for name in listed.split(";") if name.strip()}
     return found
-
-
-def _cells(path: Path) -> list[tuple[str, dict[str, str]]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets begin a file with a mark
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise CalibrationError(f"{path} has no column {', '.join(missing)} (needed: {', '.join(COLUMNS)})")
-            lines = [(f"{path.name} line {reader.line_num}", line) for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CalibrationError(f"{path} cannot be read as a CSV: {error}") from error
-    for where, line in lines:
-        short = [name for name in COLUMNS if line.get(name) is None]
-        if short or None in line:
-            raise CalibrationError(f"{where} has not the number of columns that the header has")
-    return lines
 
 
 def _named(path: Path, lines: Sequence[tuple[str, dict[str, str]]]) -> Iterable[tuple[str, dict[str, str], str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from experiments.published.checks import checks, implied_frontiers
-    from experiments.published.tables import TableError, load_table, read_table, table_names
+    from experiments.published.tables import load_table, read_table, table_names
 
     objectives = tuple(dict.fromkeys(filter(None, options.objectives.split(","))))
     if len(objectives) == 1:
@@ -55,9 +54,8 @@ def _run(options: argparse.Namespace) -> int:
             table = read_table(Path(name)) if name.endswith(".csv") else load_table(name)
             key = name if table.name in found else table.name
             found[key] = (table, checks(table), implied_frontiers(table, objectives))
-    except (KeyError, TableError) as error:
-        print(f"error: {error.args[0]}", file=sys.stderr)
-        return 2
+    except KeyError as error:
+        raise UserError(error.args[0]) from error
     if options.json:
         print(json.dumps({name: _plain(*parts) for name, parts in found.items()}, indent=1))
         return 0

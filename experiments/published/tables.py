@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import difflib
 import functools
@@ -10,6 +9,9 @@ import math
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from experiments.arguments import UserError
+from experiments.csv_file import read_csv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +28,6 @@ _OTHER_UNITS: Final = {
     "kb": "bytes", "mb": "bytes", "gb": "bytes", "kib": "bytes", "mib": "bytes", "gib": "bytes",
     "percent": "ratio", "f": "c",
 }  # fmt: skip
-
-
-class TableError(ValueError):
-    """A table that cannot be used; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,25 +108,16 @@ def read_table(path: Path) -> Table:
     "per second", which larger is better for; the energy is one where latency and power are.
 
     Raises:
-        TableError: the file cannot be read, has no rows or no number where one is needed, or names a row twice.
+        UserError: the file cannot be read, has no rows or no number where one is needed, or names a row twice.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *lines = [row for row in csv.reader(file) if row]
-    except OSError as error:
-        raise TableError(f"cannot read the table {path} ({error.strerror})") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"the table {path} is no CSV file: {error}") from error
-    except ValueError:
-        raise TableError(f"the table {path} is empty; it needs a header such as backend,latency_s,power_w") from None
-    columns = tuple(name.strip() for name in header)
+    columns, lines = read_csv(path)
     _see_units(path, columns)
-    rows = tuple(_row(path, columns, line, number) for number, line in enumerate(lines, 2))
+    rows = tuple(_row(f"{path}, line {place}", cells) for place, cells in lines)
     keys = [row[0] for row in rows]
     twice = next((key for key in keys if keys.count(key) > 1), None)
-    if not rows or len(columns) < 2 or len(set(columns)) < len(columns) or twice is not None:
-        what = f"has the row {twice!r} twice" if twice is not None else "needs two columns of different names and a row"
-        raise TableError(f"the table {path} {what}")
+    if len(columns) < 2 or twice is not None:
+        what = f"has the row {twice!r} twice" if twice is not None else "needs two columns, as backend,latency_s"
+        raise UserError(f"{path} {what}")
     better = tuple(name for name in columns[1:] if name.endswith(_LARGER_IS_BETTER))
     worse = tuple(name for name in columns[1:] if name.endswith(_SMALLER_IS_BETTER) and name not in better)
     computed = ("energy_j",) if {"latency_s", "power_w"} <= set(worse) and "energy_j" not in worse else ()
@@ -144,22 +133,22 @@ def _see_units(path: Path, columns: tuple[str, ...]) -> None:
         start, _, unit = name.lower().rpartition("_")
         if start and unit in _OTHER_UNITS:
             better = f"{start}_{_OTHER_UNITS[unit]}"
-            raise TableError(f"the column {name!r} of {path} is not in SI units: call it {better} and give it in that")
+            raise UserError(f"the column {name!r} of {path} is not in SI units: call it {better} and give it in that")
 
 
-def _row(path: Path, columns: tuple[str, ...], cells: list[str], number: int) -> tuple[Any, ...]:
-    if len(cells) != len(columns):
-        raise TableError(f"line {number} of {path} has {len(cells)} cells where the header has {len(columns)}")
-    values = [cells[0].strip()]
-    for name, cell in zip(columns[1:], cells[1:], strict=True):
-        try:
-            value = float(cell)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise TableError(f"line {number} of {path}: {name} is {cell!r} where a number above 0 is needed")
-        values.append(value)  # type: ignore[arg-type]
-    return tuple(values)
+def _row(where: str, cells: Mapping[str, str]) -> tuple[Any, ...]:
+    (_, key), *others = cells.items()
+    return key, *(_positive(f"{where}: {name}", cell) for name, cell in others)
+
+
+def _positive(where: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{where} is {cell!r} where a number above 0 is needed")
+    return value
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 import re
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from experiments.arguments import UserError
+from experiments.csv_file import read_csv
 from experiments.evaluator.dynamics.threshold import Log
 from experiments.published import Table, load_table
 
@@ -63,11 +63,7 @@ def own_rows(path: Path, like: Table) -> Table:
     Raises:
         UserError: the file cannot be read, or a column or a cell is not what the study needs.
     """
-    header, lines = read_csv(path)
-    needed = [name for name in like.columns if not name.startswith("stated_")]
-    missing = [name for name in needed if name not in header]
-    if missing:
-        raise UserError(f"{path} has no column {', '.join(missing)}; {like.name} needs {','.join(needed)}")
+    header, lines = read_csv(path, needed=[name for name in like.columns if not name.startswith("stated_")])
     rows = tuple(
         tuple(
             _cell(f"{path}, line {place}: {name}", line[name], like.column(name)) if name in header else math.nan
@@ -112,11 +108,8 @@ def read_log(path: Path) -> Log:
     Raises:
         UserError: the file cannot be read, or lacks a column or a number.
     """
-    header, lines = read_csv(path)
     least = {"time_s": -1.0, "temperature_c": -1.0, "clock_hz": 1.0, "latency_s": 1.0}
-    missing = [name for name in least if name not in header]
-    if missing:
-        raise UserError(f"{path} has no column {', '.join(missing)}; a log needs {','.join(least)}")
+    _, lines = read_csv(path, needed=tuple(least))
     columns = {
         name: np.array([
             number(f"{path}, line {place}: {name}", line[name], least=bound, most=math.inf) for place, line in lines
@@ -135,31 +128,6 @@ def see_clock(where: str, clock_hz: float) -> None:
     """
     if not _CLOCKS_HZ[0] <= clock_hz <= _CLOCKS_HZ[1]:
         raise UserError(f"{where} is {clock_hz:g}, which is no clock of a processor in Hz; were those MHz or GHz?")
-
-
-def read_csv(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
-    """Return the names of the columns, and each row that is not empty with its line.
-
-    Raises:
-        UserError: the file cannot be read, has no row or a row of another length, or names a column twice.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror})") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no CSV file: {error}") from error
-    if len(rows) < 2:
-        raise UserError(f"{path} has no rows; it needs a line of column names and one line for each")
-    header = tuple(rows[0][1])
-    if len(set(header)) < len(header):
-        raise UserError(f"{path} names a column twice: {', '.join(header)}")
-    for number, cells in rows[1:]:
-        if len(cells) != len(header):
-            raise UserError(f"{path}, line {number} has {len(cells)} cells where the header has {len(header)}")
-    return header, [(number, dict(zip(header, cells, strict=True))) for number, cells in rows[1:]]
 
 
 def _cell(where: str, text: str, published: tuple[Any, ...]) -> str | float:

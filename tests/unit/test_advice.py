@@ -399,7 +399,7 @@ def test_what_is_of_another_unit_is_refused(
         (["--device", "sa8225p"], "did you mean"),
         (["--device", "sm8650"], "no usable candidate on sm8650"),
         (["--device", "sa8255p", "--trace", "poisson:0/s"], "above 0"),
-        (["--device", "sa8255p", "--trace", "none.csv"], "cannot read trace"),
+        (["--device", "sa8255p", "--trace", "none.csv"], "cannot read none.csv"),
     ],
 )
 def test_wrong_arguments_are_told_in_one_sentence(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from compilers import CompilerError, Limits, PassingError
+from experiments.arguments import UserError
 from experiments.calibration import features
 from experiments.calibration.collect import simulations
 from experiments.calibration.error import CalibrationError
@@ -59,7 +60,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     FeatureStore(path).add(ONE)
     path.write_bytes(path.read_bytes() + b"k2,net\n")
-    with pytest.raises(CalibrationError, match="line 3 is no simulation: it is cut short"):
+    with pytest.raises(UserError, match="line 3 has 2 cells where the header has 13"):
         FeatureStore(path)
 
 

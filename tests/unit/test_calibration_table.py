@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.arguments import UserError
 from experiments.calibration.error import CalibrationError
 from experiments.calibration.table import read_table, rows_hash, with_own
 
@@ -73,7 +74,6 @@ def test_a_model_of_several_parts_has_a_name_for_each(tmp_path: Path) -> None:
         ([row(), row(latency="1.6")], "table.csv line 2 and table.csv line 3 both measure net fp16 on sm8650"),
         ([row(S22), row(XR2, latency="9")], "disagree: 1.5 and 9 ms"),
         ([row(end="NPU,nine,0,0")], "'nine' where a number of layers belongs"),
-        (["net,Net,float"], "line 2 has not the number of columns"),
         ([row(model=",Net")], "names no model"),
         ([row("gone.toml,1,2")], "unknown device 'gone.toml'"),
         ([], "holds no row"),
@@ -87,9 +87,9 @@ def test_a_bad_row_is_named(tmp_path: Path, lines: list[str], said: str) -> None
 
 
 def test_missing_columns_and_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="no column latency_ms, unit "):
+    with pytest.raises(UserError, match="no column latency_ms, unit "):
         read_table(table(tmp_path, header="model,precision,device,soc_model,htp_arch,runtime"))
-    with pytest.raises(CalibrationError, match="cannot be read as a CSV"):
+    with pytest.raises(UserError, match=r"cannot read .*nowhere.csv"):
         read_table(tmp_path / "nowhere.csv")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.arguments import UserError
 from experiments.energy_validate import main
 from experiments.evaluator.power.fit import FitError, Pair, fit
 from experiments.evaluator.power.mlperf import PairsError, read_platforms, shipped_models
@@ -80,12 +81,13 @@ HEADER = (
 def test_files_that_cannot_be_used_are_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "pairs.csv"
     for text, message in (
-        ("a,b\n1,2\n", "no column 'scenario'"),
-        (HEADER, "no platform with 20 models"),
+        ("a,b\n1,2\n", "no column platform, device"),
+        (HEADER, "has no rows"),
+        (HEADER + "other,fp32,d,u,f,SingleStream,1,1,v1,p,s\n", "no platform with 20 models"),
         (HEADER + "mobilenet-v1-1.0-224,fp32,d,u,f,SingleStream,x,1,v1,p,s\n", "bad number"),
     ):
         path.write_text(text)
-        with pytest.raises(PairsError, match=message):
+        with pytest.raises((UserError, PairsError), match=message):
             read_platforms(path)
     assert main([str(tmp_path / "none.csv")]) == 2
     assert "cannot read" in capsys.readouterr().err

@@ -98,10 +98,10 @@ def test_a_table_of_ones_own_without_energy_gets_it_from_latency_and_power(tmp_p
     ("text", "said"),
     [
         ("", "is empty"),
-        ("a,latency_s\n", "a row"),
+        ("a,latency_s\n", "has no rows"),
         ("a,latency_s\nx,1\nx,2\n", "'x' twice"),
-        ("a,latency_s,latency_s\nx,1,1\n", "different names"),
-        ("a,latency_s\nx,-1\n", "line 2 of"),
+        ("a,latency_s,latency_s\nx,1,1\n", "names a column twice: latency_s"),
+        ("a,latency_s\n\n,\nx,-1\n", "line 4: latency_s is '-1'"),
         ("a,latency_s\nx,fast\n", "'fast' where a number above 0 is needed"),
         ("a,latency_s\nx\n", "has 1 cells where the header has 2"),
         ("a,latency_ms,power_w\nx,1,1\n", "call it latency_s and give it in that"),

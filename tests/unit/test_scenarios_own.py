@@ -136,7 +136,7 @@ def test_r4_and_r14_take_rows_of_ones_own(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("", ["R9"], "has no rows"),
+        ("", ["R9"], "is empty"),
         ("clock_hz,load_1_s\n1e9,1\n", ["R9"], "no grid of latency over clock and load"),
         ("clock_hz,load_1_s,load_2_s,load_4_s\n500,1,2,3\n900,1,2,3\n", ["R9"], "were those MHz"),
         ("clock_hz,load_1_s,load_2_s,load_4_s\n5e8,1,x,3\n9e8,1,2,3\n", ["R9"], "line 2: load_2_s is 'x'"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from experiments.csv_file import read_csv
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Array = NDArray[np.float64]
 SYNTAX: Final = (
@@ -50,6 +54,7 @@ def parse_trace(text: str, horizon_s: float, seed: int) -> Trace:
     """Read a trace as the command line writes it.
 
     Raises:
+        UserError: the file is no CSV file with a column arrival_s.
         TraceError: the text or the file is none, or asks for more than twenty million requests.
     """
     kind, _, rest = text.partition(":")
@@ -108,17 +113,21 @@ def _batches(text: str, rest: str, horizon_s: float) -> Trace:
 
 
 def _from_csv(path: Path, horizon_s: float) -> Trace:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-        arrivals = np.array([float(row["arrival_s"]) for row in rows])
-        works = np.array([float(row["work"]) for row in rows]) if rows and "work" in rows[0] else None
-    except OSError as error:
-        raise TraceError(f"cannot read trace {path} ({error.strerror})") from error
-    except (KeyError, ValueError, TypeError, csv.Error) as error:
-        raise TraceError(f"trace {path} needs a column arrival_s (seconds), and may have one work: {error}") from error
+    header, lines = read_csv(path, needed=("arrival_s",))
+    arrivals = _column(path, lines, "arrival_s")
+    works = _column(path, lines, "work") if "work" in header else None
     kept = ~(arrivals >= horizon_s)  # NaN is kept, so that it is refused and not lost
     return Trace(title=path.name, arrivals_s=arrivals[kept], works=None if works is None else works[kept])
+
+
+def _column(path: Path, lines: Sequence[tuple[int, dict[str, str]]], name: str) -> Array:
+    values = np.empty(len(lines))
+    for i, (place, cells) in enumerate(lines):
+        try:
+            values[i] = float(cells[name])
+        except ValueError:
+            raise TraceError(f"{path}, line {place}: {name} is {cells[name]!r} where a number is needed") from None
+    return values
 
 
 def _rate(text: str, rest: str) -> float:

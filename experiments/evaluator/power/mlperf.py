@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from experiments.csv_file import read_csv
 from experiments.evaluator.power.fit import FitError, Pair, PowerModel, fit
 from experiments.evaluator.power.mobilenets import work_of
 
@@ -20,6 +21,10 @@ _SHIPPED: Final = Path(__file__).parent / "mlperf_power.csv"
 _COLUMNS: Final = (
     "platform", "device", "unit", "framework", "precision", "mlperf_version", "models", "active_w", "j_per_mac",
     "j_per_byte", "low_ratio", "high_ratio", "held_out_error_ratio", "source",
+)  # fmt: skip
+_NEEDED: Final = (
+    "platform", "device", "unit", "framework", "precision", "mlperf_version", "source", "model", "scenario",
+    "latency_ms_or_samples_per_s", "mJ_per_inference",
 )  # fmt: skip
 _WEIGHT_BYTES: Final = {"fp32": 4, "int8": 1}
 
@@ -65,22 +70,18 @@ def read_platforms(path: Path) -> tuple[Platform, ...]:
     """Read the platforms with enough single-stream pairs of models whose work can be counted.
 
     Raises:
-        PairsError: the file cannot be read, lacks a column, holds a bad number, or has no such platform.
+        UserError: it is no CSV file, or lacks a column.
+        PairsError: it holds a bad number, or has no such platform.
     """
     groups: dict[tuple[str, str, str], list[tuple[dict[str, str], Pair]]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for row in csv.DictReader(file):
-                pair = _pair(row)
-                if pair is not None:
-                    key = (row["platform"], row["precision"], row["mlperf_version"])
-                    groups.setdefault(key, []).append((row, pair))
-    except OSError as error:
-        raise PairsError(f"cannot read {path} ({error.strerror})") from error
-    except KeyError as error:
-        raise PairsError(f"{path} has no column {error.args[0]!r}") from error
-    except ValueError as error:
-        raise PairsError(f"{path} holds a bad number: {error}") from error
+    _, lines = read_csv(path, needed=_NEEDED)
+    for place, row in lines:
+        try:
+            pair = _pair(row)
+        except ValueError as error:
+            raise PairsError(f"{path}, line {place} holds a bad number: {error}") from error
+        if pair is not None:
+            groups.setdefault((row["platform"], row["precision"], row["mlperf_version"]), []).append((row, pair))
     platforms = tuple(_platform(key, entries) for key, entries in sorted(groups.items()))
     kept = tuple(platform for platform in platforms if platform.models >= LEAST_MODELS)
     if not kept:
