@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from compilers import Action, CompilerError, Limits, compile_segment, get_compiler
+from experiments.arguments import UserError
 from experiments.evaluator.child_session import ChildSession, EndedError, PlanSession, Step, steps_of
 from experiments.evaluator.fallback import Arrays, Breaker, Event, FallbackError, FallbackSession
+from experiments.evaluator.fidelity import output_error, worst
 from experiments.plans import read_plan
-from experiments.units import seconds
-from graphs import random_inputs
+from experiments.units import counted, seconds
+from graphs import Verdict, random_inputs
 from partition import Plan, Segment, load_device
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
     from pathlib import Path
+
+    from graphs import OutputError
 
 _SIGNALS: Final = {"hang": signal.SIGSTOP, "crash": signal.SIGSEGV}
 _KILL_MARGIN_S: Final = 10.0
@@ -101,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     plan = read_plan(options.plan)
     log = options.log or options.plan.resolve().parent.parent / f"guard-{plan.digest[:12]}.jsonl"
     printed, begin = log.with_suffix(".log"), time.monotonic()
+    _see_writable(log)
 
     def told(event: Event) -> None:
         print(f"{time.monotonic() - begin:7.2f} s  {event.what:11} {event.reason}")
@@ -113,18 +118,34 @@ def run(options: argparse.Namespace) -> int:
     with session:
         tally = _calls(first, session, feed, behind.run(feed), options)
     _report(tally)
+    untold = [event.reason for event in session.events if event.what == "not told"]
+    if untold:
+        print(f"{counted(len(untold), 'event')} could not be written to the log, the last: {untold[-1]}")
     print(f"events: {log}; what the plan's process printed: {printed}")
     return 1 if tally.unanswered else 0
 
 
+def _see_writable(log: Path) -> None:
+    """Refuse a log that cannot be written before anything is compiled.
+
+    Raises:
+        UserError: the file cannot be opened.
+    """
+    try:
+        with log.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UserError(f"--log {log} cannot be written: {error.strerror}") from error
+
+
 @dataclasses.dataclass(slots=True)
 class _Tally:
-    """Seconds of each call by who answered, how many nobody did, and the largest difference from the CPU's answer."""
+    """Seconds of each call by who answered, how many nobody did, and how far the plan's answers are from the CPU's."""
 
     plan_s: list[float] = dataclasses.field(default_factory=list)
     cpu_s: list[float] = dataclasses.field(default_factory=list)
     unanswered: int = 0
-    difference: float = 0.0
+    errors: list[OutputError] = dataclasses.field(default_factory=list)
 
 
 def _calls(
@@ -146,7 +167,7 @@ def _calls(
             tally.cpu_s.append(taken_s)
         else:
             tally.plan_s.append(taken_s)
-            tally.difference = max(tally.difference, _difference(expected, outputs))
+            tally.errors.append(output_error(expected, outputs))
         time.sleep(max(options.every - taken_s, 0.0))
     return tally
 
@@ -172,10 +193,13 @@ def _feed(plan: Plan, seed: int) -> Arrays:
     return {**feed, **{spec.name: np.zeros(spec.shape or (), spec.dtype) for spec in passed}}
 
 
-def _difference(expected: Arrays, outputs: Arrays) -> float:
-    """Return the largest difference relative to the CPU's peak."""
-    pairs = [(np.asarray(array, dtype=float), outputs[name]) for name, array in expected.items()]
-    return max(float(np.abs(array - got).max() / max(np.abs(array).max(), 1e-30)) for array, got in pairs)
+def _difference(error: OutputError) -> str:
+    if error.mismatch_ratio == 0.0 or error.verdict is Verdict.EMPTY:
+        return "the same as the CPU's"
+    if error.relative_max is not None:
+        return f"within {error.relative_max:.2g} of the CPU's, relative to its peak"
+    share = "" if error.mismatch_ratio is None else f"{error.mismatch_ratio:.2%} of an output, "
+    return f"other than the CPU's: {share}{error.verdict.value}"
 
 
 def _report(tally: _Tally) -> None:
@@ -186,4 +210,4 @@ def _report(tally: _Tally) -> None:
     total = len(tally.plan_s) + len(tally.cpu_s) + tally.unanswered
     print(f"{total} calls: {', '.join(parts) or 'none answered'}; {tally.unanswered} unanswered")
     if tally.plan_s:
-        print(f"the plan's answers are within {tally.difference:.2g} of the CPU's, relative to its peak")
+        print(f"the plan's answers are {_difference(worst(tally.errors))}")

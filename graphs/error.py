@@ -24,7 +24,7 @@ class Verdict(enum.StrEnum):
 
     EXACT = "exact"  # every element is the same; the SQNR is unbounded, hence None
     COMPARED = "compared"
-    INTEGER = "integer"  # class numbers, token numbers, flags: no signal power, so no cosine and no SQNR
+    INTEGER = "integer"  # class or token numbers, flags, texts: no signal power, so no cosine and no SQNR
     ZERO_REFERENCE = "zero reference"  # nothing to relate an error to
     NOT_FINITE = "not finite"  # NaN or infinity that the other side does not have, or NaN in the reference
     EMPTY = "empty"
@@ -72,11 +72,12 @@ def output_error(reference: Array, output: Array) -> OutputError:
     reference, output = np.asarray(reference), np.asarray(output)
     if reference.shape != output.shape:
         return OutputError(verdict=Verdict.SHAPE)
-    if _family(reference) is None or _family(reference) != _family(output):
+    family = _family(reference)
+    if family is None or family != _family(output):
         return OutputError(verdict=Verdict.DTYPE)
     if reference.size == 0:
         return OutputError(verdict=Verdict.EMPTY)
-    compare_values = _of_integers if _family(reference) == "integer" else _of_floats
+    compare_values = {"integer": _of_integers, "text": _of_texts, "float": _of_floats}[family]
     return compare_values(reference, output)
 
 
@@ -87,11 +88,18 @@ def _of_pair(reference: Array | None, output: Array | None) -> OutputError:
 
 
 def _family(array: Array) -> str | None:
-    """Give "float" or "integer" (bool included), None for strings, objects and complex numbers."""
+    """Give "float", "integer" (bool included) or "text", None for complex numbers and records."""
     # ml_dtypes' bfloat16 and float8 have kind "V" but convert; numpy's own void records do not.
     if array.dtype.kind == "f" or (array.dtype.kind == "V" and np.can_cast(array.dtype, np.float64)):
         return "float"
-    return "integer" if array.dtype.kind in "biu" else None
+    return "integer" if array.dtype.kind in "biu" else "text" if array.dtype.kind in "OSUT" else None
+
+
+def _of_texts(reference: Array, output: Array) -> OutputError:
+    differ = np.asarray(reference != output)
+    if not differ.any():
+        return OutputError(verdict=Verdict.EXACT, mismatch_ratio=0.0)
+    return OutputError(verdict=Verdict.INTEGER, mismatch_ratio=float(differ.mean()))
 
 
 def _of_integers(reference: Array, output: Array) -> OutputError:

@@ -25,7 +25,7 @@ from compilers import (
 )
 from experiments.evaluator.calibrated import calibrated, is_covered, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
-from experiments.evaluator.fidelity import Feed, broken, output_error
+from experiments.evaluator.fidelity import Feed, broken, integers_off, output_error
 from experiments.evaluator.power.sysfs import governor
 from experiments.evaluator.roofline import moved_bytes, roofline
 from experiments.evaluator.run import Run, fresh_median, run_artefact
@@ -309,6 +309,7 @@ def _sum_up(
         reason = broken(context.reference, outputs)
         if reason:
             raise _FailedError(last, plan.segments[last], Action.RUN, CompilerError(reason))
+    off = () if outputs is None else integers_off(context.reference, outputs)
     energies = tuple(c.energy for c in costs if c.energy is not None)
     traffic = [c.dram_bytes for c in costs if c.dram_bytes is not None]
     peaks = [c.peak_memory_bytes for c in costs if c.peak_memory_bytes is not None]
@@ -325,7 +326,7 @@ def _sum_up(
         placement=_placement_counts(costs),
         misplaced=_misplaced(plan, costs),
         samples=samples[0] if len(samples) == 1 == len(costs) else None,
-        notes=tuple(dict.fromkeys(note for c in costs for note in c.notes)),
+        notes=tuple(dict.fromkeys([*(note for c in costs for note in c.notes), *off])),
         compile_s=sum(a.compile_s for a in artefacts),
         segment_latencies=tuple(c.latency for c in costs),
         segment_energies=tuple(c.energy for c in costs),

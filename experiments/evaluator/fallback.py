@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compilers import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int | None, ...]
@@ -58,10 +58,11 @@ class Breaker:
 class FallbackSession(Session):
     """Runs the first session and, when that fails, answers from the second one.
 
-    A call fails when it raises, takes longer than the limit, or gives outputs that are none: missing, of the
-    wrong shape, NaN or infinite. After `failures` in a row the first session is left alone for `pause_s`, then
-    tried with one call. A call that ran into its limit cannot be stopped here: until it returns, the first session
-    counts as busy and is not called again. Vendor code belongs in a `ChildSession`, which can be ended.
+    A call fails when it raises, takes longer than the limit, or gives outputs that are none: missing, of the wrong
+    shape, NaN or infinite where the second session's are not (the infinities of a mask are the model's own). After
+    `failures` in a row the first session is left alone for `pause_s`, then tried with one call. A call that ran into
+    its limit cannot be stopped here: until it returns, the first session counts as busy and is not called again. Vendor
+    code belongs in a `ChildSession`, which can be ended.
     """
 
     def __init__(
@@ -103,8 +104,7 @@ class FallbackSession(Session):
         if reason is None:
             outputs, reason = self._try_first(inputs)
             if outputs is not None:
-                self._succeeded()
-                return outputs
+                return self._judged(outputs, inputs)
             if reason is not None:
                 self._failed(reason)
         self.answered_by_second += 1
@@ -144,6 +144,23 @@ class FallbackSession(Session):
         reason = _unusable(call.outputs, self._expected)
         return (None, reason) if reason else (call.outputs, None)
 
+    def _judged(self, outputs: Arrays, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the outputs, or the second session's where those are finite and these are not."""
+        lost = _not_finite(outputs, self._expected)
+        if lost:
+            try:
+                answer = self._from_second(inputs, lost)
+            except FallbackError:
+                self._failed(lost)
+                raise
+            lost = _not_finite(outputs, self._expected, beside=answer)
+        if not lost:
+            self._succeeded()
+            return outputs
+        self._failed(lost)
+        self.answered_by_second += 1
+        return answer
+
     def _succeeded(self) -> None:
         if self._state is State.HALF_OPEN:
             self._log("closed", "the first session answers again")
@@ -176,8 +193,13 @@ class FallbackSession(Session):
     def _log(self, what: str, reason: str) -> None:
         event = Event(at_s=self._clock(), what=what, reason=reason)
         self._events = [*self._events[-(_KEPT_EVENTS - 1) :], event]
-        if self._on_event is not None:
+        if self._on_event is None:
+            return
+        try:
             self._on_event(event)
+        except Exception as error:  # noqa: BLE001 - a full disk under a log must not cost the caller the answer
+            untold = Event(at_s=event.at_s, what="not told", reason=f"{type(error).__name__}: {error}")
+            self._events.append(untold)
 
 
 class _Call:
@@ -217,9 +239,23 @@ def _unusable(outputs: object, expected: Mapping[str, Shape | None]) -> str:
         array = np.asarray(outputs[name])
         if shape is not None and not _fits(array.shape, shape):
             return f"output {name!r} has shape {array.shape} instead of {shape}"
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return f"output {name!r} holds {int((~np.isfinite(array)).sum())} NaN or infinite values"
     return ""
+
+
+def _not_finite(outputs: Arrays, names: Iterable[str], beside: Arrays | None = None) -> str:
+    """Say which output holds NaN or infinite values, beside others only where those are finite; "" for none."""
+    for name in names:
+        bad = _bad(outputs[name])
+        if beside is not None and bad.shape == np.shape(beside[name]):
+            bad &= ~_bad(beside[name])
+        if bad.any():
+            return f"output {name!r} holds {int(bad.sum())} NaN or infinite values"
+    return ""
+
+
+def _bad(values: NDArray[Any]) -> NDArray[np.bool_]:
+    array = np.asarray(values)
+    return ~np.isfinite(array) if array.dtype.kind in "fc" else np.zeros(array.shape, bool)
 
 
 def _fits(got: tuple[int, ...], wanted: Shape) -> bool:

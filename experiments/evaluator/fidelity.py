@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from compilers import Limits, in_child, reference_session
 from experiments.evaluator.rejection import rejection
-from graphs import OutputError, compare
+from graphs import OutputError, Verdict, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from graphs import Graph
 
@@ -54,11 +54,33 @@ def broken(reference: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[
     return None
 
 
-def worst(errors: Mapping[str, OutputError]) -> OutputError:
-    """Return the output with the lowest cosine, or the first whose error cannot be given as a number."""
-    return min(errors.values(), key=lambda e: -2.0 if e.cosine is None else e.cosine)
+def worst(errors: Iterable[OutputError]) -> OutputError:
+    """Return the output that is furthest off.
+
+    First one that differs and has no figure, then the lowest cosine, then integers that differ; those without any
+    difference last, so that an equal class number does not hide what the scores beside it lost.
+    """
+    return min(errors, key=_badness)
+
+
+def _badness(error: OutputError) -> tuple[int, float]:
+    if error.verdict in {Verdict.EXACT, Verdict.EMPTY} or error.mismatch_ratio == 0.0:
+        return 3 if error.cosine is None else 2, 0.0
+    if error.verdict is Verdict.INTEGER:
+        return 1, -(error.mismatch_ratio or 0.0)
+    return 0, -2.0 if error.cosine is None else error.cosine
 
 
 def output_error(reference: Feed, outputs: Feed) -> OutputError:
     """Return the worst error over all outputs."""
-    return worst(compare(reference, outputs))
+    return worst(compare(reference, outputs).values())
+
+
+def integers_off(reference: Feed, outputs: Feed) -> tuple[str, ...]:
+    """Say which integers (class numbers, flags, texts) differ: no figure of the floats beside them shows it."""
+    found = compare(reference, outputs)
+    return tuple(
+        f"{error.mismatch_ratio:.2%} of output {name!r} differ from the reference"
+        for name, error in found.items()
+        if error.verdict is Verdict.INTEGER and error.mismatch_ratio is not None
+    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from partition import Plan
     from partition.search import Piece, Place
 
-_PROTOCOL: Final = 3
+_PROTOCOL: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

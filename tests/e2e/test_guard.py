@@ -116,7 +116,7 @@ def test_from_a_plan_file_every_call_is_answered_through_a_hang_and_a_crash(
     assert "before call 3: SIGSTOP" in out
     assert "50 calls: " in out
     assert "0 unanswered" in out
-    assert "within 0 of the CPU's" in out
+    assert "the plan's answers are the same as the CPU's" in out
     events = [json.loads(line) for line in (tmp_path / f"guard-{plan.digest[:12]}.jsonl").read_text().splitlines()]
     assert "no answer within 1 s" in events[0]["reason"]
     if "before call 25: SIGSEGV" in out:  # unless the machine was so slow that it was still starting then
@@ -140,6 +140,39 @@ def test_a_plan_that_always_crashes_is_left_alone_after_the_failures_allowed(pla
         assert session._first.pid is None  # type: ignore[attr-defined]
     assert [event.what for event in heard] == ["failure", "failure", "open"]
     assert all("SIGKILL" in event.reason for event in heard)
+
+
+def test_outputs_that_are_no_floats_are_compared_and_a_log_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text, an empty output, and infinities of the model's own: none of them is a failure of the plan."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["text"], to=TensorProto.STRING),
+            helper.make_node("Slice", ["x", "none", "none"], ["empty"]),
+            helper.make_node("Relu", ["x"], ["positive"]),
+            helper.make_node("Log", ["positive"], ["masked"]),
+        ],
+        "odd",
+        [value("x", TensorProto.FLOAT, [4, 4])],
+        [
+            value("text", TensorProto.STRING, [4, 4]),
+            value("empty", TensorProto.FLOAT, [0, 4]),
+            value("masked", TensorProto.FLOAT, [4, 4]),
+        ],
+        [numpy_helper.from_array(np.array([0]), "none")],
+    )
+    graph = from_proto(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    place = {"device": load_device("host"), "processor": "cpu", "compiler": "ort_cpu", "precision": "fp32"}
+    path = write_plan(Plan.of(graph, [Segment(graph=graph, **place)]), tmp_path)  # type: ignore[arg-type]
+    calls = [str(path), "--runs", "3", "--every", "0.01", "--build", str(tmp_path / "build")]
+    assert main(calls) == 0
+    out = capsys.readouterr().out
+    assert "3 calls: 3 by the plan" in out
+    assert "the plan's answers are the same as the CPU's" in out
+    assert main([*calls, "--log", str(tmp_path / "no" / "guard.jsonl")]) == 2
+    assert "guard.jsonl cannot be written: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

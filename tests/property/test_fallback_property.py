@@ -154,3 +154,26 @@ def test_events_reach_a_listener_and_closing_closes_both() -> None:
     assert heard[0].reason == "output 'y' is missing"
     assert first.closed
     assert second.closed
+
+
+def test_infinities_of_the_model_itself_are_no_failure_and_those_of_the_first_alone_are() -> None:
+    """A mask's -inf, or a NaN that came in: the CPU gives the same, so that no call may stay without an answer."""
+    masked = {"y": np.array([[-np.inf, 1.0]], dtype=np.float32)}
+    spoilt = {"y": np.array([[-np.inf, np.nan]], dtype=np.float32)}
+    guarded = FallbackSession(Scripted([*[masked] * 6, spoilt]), Scripted([masked]), {"y": (1, 2)})
+    for _ in range(6):
+        guarded.run({})
+    assert (guarded.state, guarded.events, guarded.answered_by_second) == (State.CLOSED, (), 0)
+    assert guarded.run({}) is masked
+    assert [event.reason for event in guarded.events] == ["output 'y' holds 1 NaN or infinite values"]
+    assert guarded.answered_by_second == 1
+
+
+def test_a_listener_that_fails_costs_no_answer() -> None:
+    def full(_event: Event) -> None:
+        raise OSError(28, "No space left on device")
+
+    guarded = FallbackSession(Scripted([FAULTS["nan"]]), Scripted([CPU]), {"y": (1, 2)}, on_event=full)
+    assert guarded.run({}) is CPU
+    assert [event.what for event in guarded.events] == ["failure", "not told"]
+    assert "No space left" in guarded.events[1].reason

@@ -99,6 +99,14 @@ def test_what_cannot_be_compared(output: np.ndarray, verdict: Verdict) -> None:
     assert output_error(np.ones(2, np.float32), output).verdict is verdict
 
 
+def test_texts_are_the_same_or_not() -> None:
+    texts = np.array(["cat", "dog", "a longer one"], dtype=object)
+    assert output_error(texts, texts.copy()) == OutputError(verdict=Verdict.EXACT, mismatch_ratio=0.0)
+    other = np.array(["cat", "dog", "cat"])
+    assert output_error(texts, other) == OutputError(verdict=Verdict.INTEGER, mismatch_ratio=pytest.approx(1 / 3))
+    assert output_error(np.zeros((0,), object), np.zeros((0,), object)).verdict is Verdict.EMPTY
+
+
 def test_nothing_to_compare() -> None:
     assert output_error(np.ones((0, 3)), np.ones((0, 3))) == OutputError(verdict=Verdict.EMPTY)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.evaluator.fidelity import broken
+from experiments.evaluator.fidelity import broken, integers_off, output_error
 from experiments.evaluator.rejection import Kind, rejection
 
 if TYPE_CHECKING:
@@ -58,6 +58,42 @@ def test_infinity_is_not_finite_and_an_integer_output_is_left_alone() -> None:
     assert found is not None
     assert found.kind is Kind.NOT_FINITE
     assert rejection(np.arange(4), np.arange(4)[::-1]) is None
+
+
+def test_the_infinities_of_a_mask_hide_no_nan_beside_them() -> None:
+    masked = np.where(np.arange(REFERENCE.size).reshape(REFERENCE.shape) % 3 == 0, -np.inf, REFERENCE)
+    assert rejection(masked, masked) is None
+    found = rejection(masked, with_nan(masked))
+    assert found is not None
+    assert found.reason == "holds 1 NaN or infinite values where the reference has none"
+
+
+@pytest.mark.parametrize(
+    ("equal", "verdict"),
+    [
+        (np.arange(3), "exact"),
+        (np.zeros((0, 4), np.float32), "empty"),
+        (np.zeros(4, np.float32), "zero reference"),
+        (np.array(["cat"], object), "exact"),
+    ],
+)
+def test_an_output_without_error_hides_none_of_the_output_beside_it(equal: NDArray[Any], verdict: str) -> None:
+    """It stood as "exact" in the table when a class number came out right, however far off the scores were."""
+    off = REFERENCE + np.float32(0.5)
+    assert output_error({"class": equal}, {"class": equal}).verdict == verdict
+    for names in (("class", "score"), ("score", "class")):
+        reference = {name: {"class": equal, "score": REFERENCE}[name] for name in names}
+        found = output_error(reference, {"class": equal, "score": off})
+        assert found == output_error({"score": REFERENCE}, {"score": off})
+
+
+def test_integers_that_differ_stand_beside_the_figures_of_the_floats() -> None:
+    reference = {"class": np.array([1, 2, 3, 4]), "score": REFERENCE}
+    outputs = {"class": np.array([1, 2, 3, 5]), "score": REFERENCE + np.float32(0.5)}
+    assert output_error(reference, outputs).verdict == "compared"
+    assert integers_off(reference, outputs) == ("25.00% of output 'class' differ from the reference",)
+    assert output_error(reference, {**outputs, "score": REFERENCE}).verdict == "integer"
+    assert integers_off(reference, reference) == ()
 
 
 def test_a_missing_output_is_named() -> None:
