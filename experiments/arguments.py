@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import math
+import os
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
     Errors = tuple[type[Exception], ...]
 
@@ -21,8 +23,10 @@ INTERRUPTED: Final = 130
 KEPT: Final = "what is compiled is kept, the same command goes on from there"
 _EXAMPLES: Final = "examples:"
 _TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # the longer ends first
-_DISK: Final = frozenset({
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
+# A disk fails on the way; another path is for the user to give.
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
+_PATH: Final = frozenset({
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT,
     errno.ENAMETOOLONG,  # of a model whose name is that of a file already
     errno.ENOTDIR, errno.EEXIST, errno.EISDIR,  # a file where a folder is needed, or the other way round
 })  # fmt: skip
@@ -35,13 +39,15 @@ class UserError(ValueError):
 def exit_code(run: Callable[[], int], *, refused: Errors = (), failed: Errors = (), kept: str = "") -> int:
     """Run a command and return its exit code: 2 for arguments that it refused, 1 for what failed after that.
 
-    A UserError is a refusal, and so is any of `refused`. Both print the error's sentence; an error of both kinds has
-    failed, and so has a disk that cannot be used. On Ctrl-C it says what is `kept`.
+    A UserError is a refusal, and so are any of `refused` and a path that cannot be used. Both print the error's
+    sentence; an error of both kinds has failed, and so has a disk that is full. On Ctrl-C it says what is `kept`.
     """
     refusals: Errors = (UserError, *refused)
     try:
         with _terminated_as_interrupted():
-            return run()
+            code = run()
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         print(f"interrupted; {kept}" if kept else "interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -49,10 +55,14 @@ def exit_code(run: Callable[[], int], *, refused: Errors = (), failed: Errors = 
         code, sentence = 1, str(error)
     except refusals as error:
         code, sentence = 2, str(error)
+    except BrokenPipeError:  # whoever reads has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno not in _DISK | _PATH:
             raise
-        code, sentence = 1, f"{error.filename or 'the disk'} cannot be used ({error.strerror})"
+        code = 1 if error.errno in _DISK else 2
+        sentence = f"{error.filename or 'the disk'} cannot be used ({error.strerror})"
     print(f"error: {sentence}", file=sys.stderr)
     return code
 
@@ -72,11 +82,23 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def command(module: str, description: str, *examples: str) -> argparse.ArgumentParser:
-    """Return the parser of `python -m module`, whose help ends with the examples as they stand."""
+    """Return the parser of `python -m module`, whose help ends with the examples as they stand.
+
+    From here on Ctrl-C is no traceback, also before `exit_code`, while libraries are imported.
+    """
+    sys.excepthook = _told
     shown = "\n".join([_EXAMPLES, *(f"  python -m {module} {example}" for example in examples)])
     return argparse.ArgumentParser(
         prog=f"python -m {module}", description=description, epilog=shown, formatter_class=_Help
     )
+
+
+def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Say what ended Python, which then exits with 130 on Ctrl-C."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 class _Help(argparse.HelpFormatter):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilers import Action, compiler_names, get_compiler
+from experiments.arguments import UserError
 from experiments.store import options_text
 from partition import Device, FeedFile, Plan, Segment
 
@@ -75,6 +76,20 @@ def whole_graph(
                 feeds=feeds if way.reads_feeds else None,
             )
             yield Candidate(plan=Plan.of(graph, [segment]))
+
+
+def see_options(segments: Iterable[Segment]) -> None:
+    """Refuse an option that its backend has nowhere; where it has it, and with which values, is the backend's word.
+
+    Raises:
+        UserError: the message lists those that it has.
+    """
+    asked = [(segment.compiler, get_compiler(segment.compiler).defaults(segment), segment) for segment in segments]
+    for backend, _, segment in asked:
+        known = {key for name, defaults, _ in asked if name == backend for key in defaults}
+        unknown = next((key for key, _ in segment.options if key not in known), None)
+        if unknown:
+            raise UserError(f"{backend} has no option {unknown} (it has: {', '.join(sorted(known)) or 'none'})")
 
 
 def feed_file(calibration: Calibration) -> FeedFile | None:

@@ -32,7 +32,8 @@ def read_csv(path: Path, *, needed: Sequence[str] = (), least: int = 1) -> tuple
         raise UserError(f"{path} " + ("has a column without a name" if not twice else f"names a column twice: {twice}"))
     missing = [name for name in needed if name not in header]
     if missing:
-        raise UserError(f"{path} has no column {', '.join(missing)} (needed: {', '.join(needed)})")
+        all_needed = "" if len(missing) == len(needed) else f" (needed: {', '.join(needed)})"
+        raise UserError(f"{path} has no column {', '.join(missing)}{all_needed}")
     if len(rows) <= least:
         raise UserError(f"{path} has no rows; it needs a line of column names and one line for each row")
     return header, [(place, _row(f"{path}, line {place}", header, cells)) for place, cells in rows[1:]]

@@ -16,6 +16,7 @@ from experiments.candidates import (
     feed_file,
     inapplicable,
     known_backends,
+    see_options,
     splits,
     whole_graph,
 )
@@ -257,8 +258,8 @@ def _outcomes(
     """Yield a row per candidate, from the store where it is there already, storing each new one at once."""
     limits = Limits(time_s=float(options.time_limit))
     by_precision = _variants(request, options.out / "build", console)
-    candidates = [
-        *whole_graph(
+    whole = tuple(
+        whole_graph(
             request.graph,
             by_precision,
             request.devices,
@@ -267,7 +268,11 @@ def _outcomes(
             options=options.options,
             compile_only=bool(options.backends),
             sweep=options.sweep,
-        ),
+        )
+    )
+    see_options(candidate.plan.segments[0] for candidate in whole)
+    candidates = [
+        *whole,
         *splits(request.graph, by_precision, request.devices, request.backends, options.splits),
         *(Candidate(plan=plan) for plan in request.plans),
     ]

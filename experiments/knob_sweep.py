@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from compilers import Action, CompilerError, Estimate, Limits, compile_segment, get_compiler
 from experiments import store
 from experiments.arguments import UserError
+from experiments.candidates import see_options
 from experiments.console import open_console, plain_table
 from experiments.knob_plot import draw_knobs
 from experiments.model import calibration_for, load_model, variant
@@ -110,13 +111,12 @@ def _points(
     model: str, device: Device, processor: str, axes: Sequence[Axis], options: Options, console: Console
 ) -> Iterator[Point]:
     graph = load_model(model, options.bindings, options.seed)
+    store.open_run(options.out)
     build = options.out / "build"
     form = variant(graph, options.precision, calibration_for(graph, None, options.seed), build)
     combinations = list(itertools.product(*([(key, value) for value in values] for key, values in axes)))
-    for number, setting in enumerate(combinations):
-        if not console.is_terminal:
-            console.print(f"[{number + 1}/{len(combinations)}] {form.name} {_text(setting)}")
-        segment = Segment(
+    segments = [
+        Segment(
             graph=form,
             device=device,
             processor=processor,
@@ -124,6 +124,12 @@ def _points(
             precision=options.precision,
             options=setting,
         )
+        for setting in combinations
+    ]
+    see_options(segments)
+    for number, segment in enumerate(segments):
+        if not console.is_terminal:
+            console.print(f"[{number + 1}/{len(segments)}] {form.name} {_text(segment.options)}")
         yield _point(segment, options)
 
 

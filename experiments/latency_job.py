@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compilers import Artefact, CompilerError, Limits, UnknownBackendError, compile_segment, get_compiler, in_child
+from experiments import store
 from experiments.arguments import UserError
+from experiments.candidates import known_backends
 from experiments.console import open_console, plain_table
 from experiments.environment import environment
 from experiments.evaluator import Meter, find_meter
@@ -29,7 +31,6 @@ from experiments.evaluator.modes import (
 from experiments.evaluator.noise import autocorrelation, effective_samples
 from experiments.evaluator.run import metered
 from experiments.model import calibration_for, load_model, variant
-from experiments.store import write_json
 from experiments.units import interval, joules, seconds
 from graphs import Graph, GraphError, from_proto, random_inputs
 from partition import Segment, load_device
@@ -65,9 +66,14 @@ def run(options: argparse.Namespace) -> int:
         UserError: the arguments or the model cannot be used.
         CompilerError: a backend cannot compile or run the model.
     """
+    try:
+        known_backends([name for name in (options.backend, options.against) if name])
+    except UnknownBackendError as error:
+        raise UserError(str(error)) from error
+    graph = _null_model() if options.dispatch else _graph(options)
+    store.open_run(options.out)
     if options.dispatch:
-        return _run_dispatch(options)
-    graph = _graph(options)
+        return _run_dispatch(graph, options)
     feed = _feed(graph, options)
     limits = Limits(time_s=600.0 + 2 * options.sustained)
     first = _compiled(options.backend, graph, options, limits)
@@ -87,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_dispatch(options: argparse.Namespace) -> int:
+def _run_dispatch(null: Graph, options: argparse.Namespace) -> int:
     limits = Limits(time_s=600.0)
-    artefact = _compiled(options.backend, _null_model(), options, limits)
+    artefact = _compiled(options.backend, null, options, limits)
     found = in_child(_dispatch, artefact, limits=limits)
     print(
         f"dispatch of {artefact.compiler} on this machine's CPU, one Relu on one number, {found.calls} calls, less the"
@@ -160,10 +166,6 @@ def _feed(graph: Graph, options: argparse.Namespace) -> dict[str, NDArray[Any]]:
 
 
 def _compiled(name: str, graph: Graph, options: argparse.Namespace, limits: Limits) -> Artefact:
-    try:
-        get_compiler(name)
-    except UnknownBackendError as error:
-        raise UserError(str(error)) from error
     segment = Segment(
         graph=graph, device=load_device("host"), processor="cpu", compiler=name, precision=options.precision
     )
@@ -179,8 +181,7 @@ def _store(name: str, artefact: Artefact, measured: _Measured, options: argparse
 
 
 def _write(path: Path, artefact: Artefact, found: Mapping[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**environment([], [artefact.compiler]), "command": sys.argv, **found})
+    store.write_json(path, {**environment([], [artefact.compiler]), "command": sys.argv, **found})
     print(f"raw samples: {path}")
 
 

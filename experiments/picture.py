@@ -6,6 +6,7 @@ import dataclasses
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
+from experiments.files import writing
 from experiments.labels import untangle
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def save(figure: Any, stem: Path) -> None:  # noqa: ANN401 - a Figure, whose mod
     untangle(figure)
     for suffix in (".png", ".svg"):
         metadata = {"Date": None} if suffix == ".svg" else None
-        figure.savefig(stem.with_suffix(suffix), dpi=150, metadata=metadata, bbox_inches="tight")
+        with writing(stem.with_suffix(suffix)) as scratch:
+            figure.savefig(scratch, dpi=150, metadata=metadata, bbox_inches="tight")
     pyplot().close(figure)
 
 

@@ -40,9 +40,11 @@ def read_plan(path: Path) -> Plan:
     try:
         text = path.read_text(encoding="utf-8")
         return Plan.from_json(text, _GraphsBeside(path.parent / GRAPHS_DIR, _names(text)))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"cannot read the plan {path}: {error}") from error
-    except (DeviceError, GraphError) as error:
+    except OSError as error:
+        raise PlanError(f"cannot read the plan {path} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path} is no plan: it is no text in UTF-8") from error
+    except (DeviceError, GraphError, PlanError) as error:
         raise PlanError(f"the plan {path} cannot be used: {error}") from error
 
 

@@ -35,17 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     from experiments.gate import GateError
 
-    return exit_code(lambda: _judge(options), refused=(GateError, OSError))
+    return exit_code(lambda: _judge(options), refused=(GateError,))
 
 
 def _judge(options: argparse.Namespace) -> int:
+    from experiments.files import writing
     from experiments.gate import Limits, compare_folders, markdown
 
     limits = Limits(latency=options.threshold, energy=options.energy, run_noise=options.run_noise)
     report = compare_folders(options.baseline, options.current, limits, force=options.force, seed=options.seed)
     text = markdown(report, limits)
     if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+        with writing(options.markdown) as scratch:
+            scratch.write_text(text, encoding="utf-8")
     print(text, end="")
     return 1 if report.regressed else 0
 

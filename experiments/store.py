@@ -19,6 +19,7 @@ from compilers import adapters_hash, get_compiler
 from experiments.arguments import UserError
 from experiments.compatibility import table_hash
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
+from experiments.files import naming, writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -299,7 +300,7 @@ def append_row(folder: Path, entry: Row) -> None:
     """Add one row as one line, starting a new line if the one before was cut short."""
     path = folder / OUTCOMES_FILE
     line = json.dumps(dataclasses.asdict(entry)) + "\n"
-    with _named(path), path.open("ab+") as file:
+    with naming(path), path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # `deploy` and a run may add at the same time
         file.seek(0, os.SEEK_END)
         if file.tell() and not _ends_with_newline(path):
@@ -314,30 +315,16 @@ def write_json(path: Path, value: object) -> None:
 
 def write_csv(path: Path, header: tuple[str, ...], lines: Iterable[Mapping[str, object]]) -> None:
     """Write a CSV file by rename; unknown values are empty."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with _named(path), scratch.open("w", newline="", encoding="utf-8") as file:
+    with writing(path) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, header, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(lines)
-    scratch.replace(path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file by rename, so that nobody reads half of it."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with _named(path):
+    """Write a file by rename."""
+    with writing(path) as scratch:
         scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Name the file in what is raised when a disk is full: writing, unlike opening, tells none."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Final
 
+from experiments import store
 from experiments.calibration.collect import merged, shipped, simulations, subjects
 from experiments.calibration.command import RUNTIME_NAMES, print_refusals
-from experiments.calibration.error import CalibrationError
 from experiments.calibration.reasons import Evidence, reason, worst
 from experiments.calibration.report import print_scores, print_worst
 from experiments.calibration.scatter import draw_scatter
@@ -15,6 +15,7 @@ from experiments.calibration.table import Table, read_table
 from experiments.calibration.training import samples
 from experiments.calibration.validation import Prediction, predict
 from experiments.console import open_console
+from experiments.files import writing
 from partition import load_calibration
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def validate(
     console = open_console()
     fitted = load_calibration(calibration)
     measured = read_table(table)
+    store.open_run(out)
     wanted, known = _covered(models, measured, calibration, build, time_limit_s, console)
     found, refused = samples(measured.rows, known)
     predictions = predict(found, known, fitted, wanted)
@@ -55,7 +57,6 @@ def validate(
     evidence = Evidence.of(measured.rows, known, predictions)
     print_scores(predictions, console)
     print_worst([(p, reason(p, evidence)) for p in worst(predictions, _WORST)], console)
-    _make(out)
     draw_scatter(predictions, out / "validation")
     _write_csv(predictions, evidence, out / "validation.csv")
     console.print(f"\nwrote validation.png, validation.svg and validation.csv to {out}")
@@ -89,15 +90,8 @@ def _announce(measured: Table, predictions: Sequence[Prediction], console: Conso
             console.print(f"one chip, counted once: {device} = {' = '.join(names)}", style="dim")
 
 
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CalibrationError(f"{out} cannot be made: {error.strerror}; give another --out") from error
-
-
 def _write_csv(predictions: Iterable[Prediction], evidence: Evidence, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with writing(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_HEADER)
         for p in predictions:

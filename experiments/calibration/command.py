@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from experiments import store
 from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects
 from experiments.calibration.features import OPTIONS, write_simulations
 from experiments.calibration.table import Table, read_table, rows_hash, with_own
@@ -38,6 +39,7 @@ def calibrate(
     console = open_console()
     chosen = subjects(models)
     measured = read_all(table, own)
+    store.open_run(result.parent)
     stored = shipped(result)
     fresh = simulations(
         chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"), stored

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from compilers import CompilerError, Limits, PassingError, compile_segment, get_compiler
 from experiments.calibration.error import CalibrationError
 from experiments.csv_file import read_csv
+from experiments.files import writing
 from graphs import GraphError
 from partition import Segment, load_device
 
@@ -151,7 +152,7 @@ def read_simulations(path: Path) -> tuple[Simulation, ...]:
 def write_simulations(simulations: Iterable[Simulation], path: Path) -> None:
     """Write a CSV of simulations, sorted."""
     ordered = sorted(simulations, key=lambda s: (s.model, s.precision, s.compiler, s.chip, s.vtcm_mb))
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with writing(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, _HEADER, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_cells(s) for s in ordered)

@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from compilers import Action, CompilerError, Limits, PassingError, StartError, get_compiler
+from experiments import store
+from experiments.candidates import see_options
 from experiments.console import open_console
 from experiments.evaluator.fidelity import reference_outputs
 from experiments.explain.boundary import crossings
@@ -17,6 +19,7 @@ from experiments.explain.settle import Request, Settled, settle
 from experiments.explain.suggest import suggestions
 from experiments.model import calibration_for, variant
 from graphs import Graph, random_inputs
+from partition import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,11 +51,13 @@ def explain(graph: Graph, device: Device, options: Options) -> int:
 
     Raises:
         GraphError: the graph cannot be quantised.
+        UserError: the backend has no such option, or `out` cannot be written.
     """
     console = open_console()
     processor, why_not = _accelerator(device, options.backend)
     if why_not is not None:
         return _no_library(graph, device, options.backend, why_not, console)
+    store.open_run(options.out)
     request = _request(graph, device, processor, options)
     try:
         explained = _explained(request, options, lambda text: console.print(text, style="dim"))
@@ -70,8 +75,14 @@ def explain(graph: Graph, device: Device, options: Options) -> int:
 
 def _request(graph: Graph, device: Device, processor: str, options: Options) -> Request:
     build = options.out / "build"
+    form = variant(graph, options.precision, calibration_for(graph, None, options.seed), build)
+    whole = Segment(
+        graph=form, device=device, processor=processor, compiler=options.backend, precision=options.precision,
+        options=options.options,
+    )  # fmt: skip
+    see_options([whole])
     return Request(
-        graph=variant(graph, options.precision, calibration_for(graph, None, options.seed), build),
+        graph=form,
         device=device,
         processor=processor,
         cpu=next((p.name for p in device.processors if p.kind == "cpu"), "cpu"),

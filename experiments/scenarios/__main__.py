@@ -51,12 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from experiments.scenarios.catalogue import draw, given_for, study, study_names
+    from experiments.store import open_run
 
     own = bool(options.files or options.settings or options.model)
     if own and len(options.names) != 1:
         raise UserError("--table, --set and --model are for one study; name it, for example R12")
     if options.bindings and not options.model:
         raise UserError("--bind gives sizes of the inputs of a --model, and there is none")
+    if options.out is not None:
+        open_run(options.out)
     figures = {}
     for name in options.names or study_names():
         try:
@@ -70,11 +73,9 @@ def _run(options: argparse.Namespace) -> int:
             print(f"\n{made.name}  {made.title}", *(f"  {line}" for line in made.lines), sep="\n", flush=True)
             for text in made.assumptions:
                 print(f"  assumed: {text}")
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-            drawn = draw(made.name, options.out, given)
-            if drawn:
-                print(f"  drawn: {drawn}.png", file=sys.stderr)
+        drawn = options.out and draw(made.name, options.out, given)
+        if drawn:
+            print(f"  drawn: {drawn}.png", file=sys.stderr)
     if options.json:
         print(json.dumps(figures, indent=1))
     return 0

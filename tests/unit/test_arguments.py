@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -29,11 +33,13 @@ def ending(error: BaseException) -> int:
         (ZeroDivisionError("no way"), 1, "error: no way\n"),
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), 1,
          "error: a/b cannot be used (No space left on device)\n"),
-        (PermissionError(errno.EACCES, "Permission denied"), 1, "error: the disk cannot be used (Permission denied)\n"),
-        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a"), 1, "error: a cannot be used (Not a directory)\n"),
-        (FileExistsError(errno.EEXIST, "File exists", "a"), 1, "error: a cannot be used (File exists)\n"),
+        (PermissionError(errno.EACCES, "Permission denied"), 2, "error: the disk cannot be used (Permission denied)\n"),
+        (OSError(errno.EROFS, "Read-only file system", "a"), 2, "error: a cannot be used (Read-only file system)\n"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a"), 2, "error: a cannot be used (Not a directory)\n"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a"), 2, "error: a cannot be used (No such file)\n"),
+        (FileExistsError(errno.EEXIST, "File exists", "a"), 2, "error: a cannot be used (File exists)\n"),
         (OSError(errno.EFBIG, "File too large"), 1, "error: the disk cannot be used (File too large)\n"),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "a"), 1, "error: a cannot be used (File name too long)\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a"), 2, "error: a cannot be used (File name too long)\n"),
         (StoreError("choose another with --out"), 2, "error: choose another with --out\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
@@ -57,8 +63,42 @@ def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
 
 
 def test_a_fault_of_ours_stays_a_traceback() -> None:
-    with pytest.raises(FileNotFoundError):
-        ending(FileNotFoundError(errno.ENOENT, "No such file", "a"))
+    with pytest.raises(RuntimeError):
+        ending(RuntimeError("ours"))
+    with pytest.raises(ConnectionRefusedError):
+        ending(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
+
+
+SCRIPT = """
+import time
+from experiments.arguments import command, exit_code
+command("experiments.one", "says much")
+if {interrupted}:
+    raise KeyboardInterrupt
+raise SystemExit(exit_code(lambda: print("x" * {count}) or 0))
+"""
+
+
+def ended(*, interrupted: bool = False, count: int = 0, out: str = "/dev/null") -> tuple[int, str]:
+    script = SCRIPT.format(interrupted=interrupted, count=count)
+    command = [sys.executable, "-c", script]
+    if out == "head":
+        both = f"{shlex.join(command)} | head -c 1; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", both], capture_output=True, text=True, check=False)
+    else:
+        with Path(out).open("w") as sink:
+            done = subprocess.run(command, stdout=sink, stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_ctrl_c_before_a_command_begins_is_no_traceback() -> None:
+    assert ended(interrupted=True) == (-signal.SIGINT, "interrupted\n")  # 130 to a shell
+
+
+def test_output_that_nobody_reads_or_that_does_not_fit_is_no_traceback() -> None:
+    assert ended(count=10) == (0, "")
+    assert ended(count=10_000_000, out="head") == (1, "")
+    assert ended(count=10, out="/dev/full") == (1, "error: the disk cannot be used (No space left on device)\n")
 
 
 def test_an_unknown_backend_is_a_sentence_without_quotes_around_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_what_a_spreadsheet_writes_is_read(
         ("name,latency_s\n", "has no rows"),
         ("name,latency_s,name\na,1,b\n", "names a column twice: name"),
         ("name,,latency_s\na,1,2\n", "has a column without a name"),
-        ("name,time\na,1\n", r"has no column latency_s \(needed: latency_s\)"),
+        ("name,time\na,1\n", "has no column latency_s$"),
         ("name,latency_s\na,1\n\nb\n", "line 4 has 1 cells where the header has 2"),
         ("name,latency_s\na,1,5\n", "line 2 has 3 cells where the header has 2"),
         ("name,latency_s,\na,1,5\n", "line 2 has 3 cells where the header has 2"),

@@ -97,7 +97,7 @@ def test_a_second_run_says_who_works_there_and_waits(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
-    for name in (OUTCOMES_FILE, f".environment.json.{os.getpid()}"):
+    for name in (OUTCOMES_FILE, f".{os.getpid()}.environment.json"):
         (tmp_path / name).symlink_to("/dev/full")
     for write in (lambda: append_row(tmp_path, ROW), lambda: write_json(tmp_path / "environment.json", ["x"])):
         with pytest.raises(OSError, match="No space left") as full:

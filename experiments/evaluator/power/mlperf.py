@@ -12,6 +12,7 @@ import numpy as np
 from experiments.csv_file import read_csv
 from experiments.evaluator.power.fit import FitError, Pair, PowerModel, fit
 from experiments.evaluator.power.mobilenets import work_of
+from experiments.files import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -140,7 +141,7 @@ def hold_out(platform: Platform, seed: int) -> HeldOut:
 
 def write_coefficients(platforms: Iterable[Platform], errors: Mapping[Platform, float], path: Path) -> None:
     """Fit each platform on all of its pairs and write the coefficients with their provenance."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with writing(path) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for platform in platforms:
