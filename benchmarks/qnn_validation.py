@@ -106,19 +106,33 @@ def _lines(precision: str, rows: list[dict[str, str]]) -> list[tuple[str, float,
         if bars.spearman is not None:
             measured, predicted = (np.array([float(r[f"{w}_s"]) for r in own]) for w in ("measured", "predicted"))
             lines.append((f"{name}: Spearman", rank_correlation(predicted, measured), bars.spearman, ">="))
-    groups = defaultdict(list)
-    for r in rows:
-        if r["precision"] == precision and not is_simulated(r["device"]):
-            groups[r["device"], r["runtime"]].append(r)
-    medians = {key: float(np.median(_errors(group))) for key, group in groups.items() if len(group) >= LEAST_ROWS}
+    others = [r for r in rows if r["precision"] == precision and not is_simulated(r["device"])]
+    medians = _medians(others)
     if medians:
         devices = len({device for device, _ in medians})
+        borrowed = _medians([r for r in others if r["borrowed"] == "True"])
         name = f"{precision}, other chips"
+        if borrowed:
+            name += f" ({len({device for device, _ in borrowed})} of them borrow)"
+            for kind, found in (("chips that borrow", borrowed), ("the rest", _without(medians, borrowed))):
+                print(f"         {precision}, {kind}: mean of the medians {np.mean([*found.values()]):.3g} %")
         mean = float(np.mean(list(medians.values())))
         if bars.others_median is not None:
             lines.append((f"{name}: distinct devices", devices, LEAST_DEVICES, ">="))
         lines.append((f"{name}: mean of the medians %", mean, bars.others_median or bars.median, "<="))
     return lines
+
+
+def _medians(rows: list[dict[str, str]]) -> dict[tuple[str, str], float]:
+    """Return the median error of each device and runtime with enough rows."""
+    groups = defaultdict(list)
+    for r in rows:
+        groups[r["device"], r["runtime"]].append(r)
+    return {key: float(np.median(_errors(group))) for key, group in groups.items() if len(group) >= LEAST_ROWS}
+
+
+def _without(medians: dict[tuple[str, str], float], left_out: dict[tuple[str, str], float]) -> dict[object, float]:
+    return {key: value for key, value in medians.items() if key not in left_out}
 
 
 def _errors(rows: list[dict[str, str]]) -> np.ndarray:

@@ -123,6 +123,14 @@ def add_build(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_latencies(parser: argparse.ArgumentParser) -> None:
+    """Add --latencies, a calibration of the user's own."""
+    parser.add_argument(
+        "--latencies", type=Path, default=None, metavar="FILE",
+        help="latency models of Qualcomm NPUs that experiments.calibrate wrote (default: those that ship)",
+    )  # fmt: skip
+
+
 def names(text: str) -> tuple[str, ...]:
     """Read a comma-separated list, each name once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -44,6 +44,7 @@ from experiments.table import print_result
 from experiments.units import counted
 from graphs import Calibration, Graph, GraphError, random_inputs, unused_inputs
 from partition import (
+    CALIBRATION_FILE,
     PRECISIONS,
     CalibrationFileError,
     CalibrationSet,
@@ -85,6 +86,7 @@ class Options:
     processes: int = 2
     plans: Sequence[Path] = ()
     options: Sequence[tuple[str, tuple[str, str]]] = ()
+    latencies: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +170,7 @@ def _check(options: Options) -> _Request:
             raise UserError(f"an option is for backend {idle[0]!r}, and the run has {', '.join(backends)}")
         graph = load_model(options.model, options.bindings, options.seed)
         calibration = calibration_for(graph, options.calibration, options.seed)
-        latencies = load_calibration()
+        latencies = load_calibration(options.latencies or CALIBRATION_FILE)
         plans = tuple(_fitting(read_plan(path), path, graph, devices) for path in options.plans)
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_bind, backend_option, command, count, exit_code, names, positive
+from experiments.arguments import add_bind, add_latencies, backend_option, command, count, exit_code, names, positive
 
 if TYPE_CHECKING:
     import argparse
@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help=".npy or .npz file, or a folder of these or of images (default: random data, labelled so)",
     )
+    add_latencies(parser)
     parser.add_argument(
         "--processes", type=positive, default=2, metavar="N", help="fresh processes per measurement (default: 2)"
     )

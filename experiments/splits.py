@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import (
     add_bind,
+    add_latencies,
     command,
     count,
     duration,
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     add("--seed", type=count, default=0, metavar="N", help="of weights, inputs and calibration")
     add_bind(parser)
+    add_latencies(parser)
     add("--calibration", type=Path, default=None, metavar="PATH", help="data for int8 (default: random, labelled so)")
     add("--time-limit", type=positive, default=600, metavar="S", help="seconds for one compile or run (default: 600)")
     return parser  # fmt: skip

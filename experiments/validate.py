@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             build=options.build,
             out=options.out,
             time_limit_s=options.time_limit,
+            own=options.add,
         ),
         refused=(CalibrationError, CalibrationFileError),
         kept=KEPT,
@@ -57,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--calibration", type=Path, default=CALIBRATION_FILE, metavar="FILE", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--add", type=Path, action="append", default=[], metavar="OWN.csv", help="own measurements, same columns"
     )
     add_build(parser)
     parser.add_argument(

@@ -37,7 +37,9 @@ class LatencyModel:
     model's latency lies between `low_ratio` and `high_ratio` times the prediction in 8 of 10 cases; where one of the
     simulations knows no cost of some node, between the `uncosted_ratios`, if enough such models were measured to tell.
     The errors are absolute relative ones of models that took no part in the fit. `options` go before those of the
-    calibration where this device's references are simulated: it has another on-chip memory than most.
+    calibration where this device's references are simulated: it has another on-chip memory than most. A device with few
+    `models` has `lenders`, devices whose rows teach beside its own; its errors and intervals are then those of other
+    devices that were cut to as few models.
     """
 
     device: str
@@ -51,6 +53,7 @@ class LatencyModel:
     error_p90: float
     uncosted_ratios: tuple[float, float] | None = None
     options: tuple[tuple[str, str], ...] = ()
+    lenders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         intervals = ((self.low_ratio, self.high_ratio), self.uncosted_ratios or (1.0, 1.0))
@@ -137,7 +140,7 @@ def _text(entry: Mapping[str, Any]) -> str:
     """Write one latency model a line, so that a change of one shows as one line."""
     pairs = ("coefficients", "options")
     models = [{**model, **{name: dict(model[name]) for name in pairs}} for model in entry["models"]]
-    lines = [json.dumps({name: v for name, v in model.items() if v not in (None, {})}) for model in models]
+    lines = [json.dumps({name: v for name, v in model.items() if v not in (None, {}, ())}) for model in models]
     head = {key: value for key, value in entry.items() if key != "models"}
     return json.dumps(head, indent=1)[:-2] + ',\n "models": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
@@ -164,5 +167,11 @@ def _model(entry: Mapping[str, Any]) -> LatencyModel:
     ratios = entry.get("uncosted_ratios")
     options = tuple((str(name), str(value)) for name, value in entry.get("options", {}).items())
     return LatencyModel(
-        **{**entry, "coefficients": coefficients, "uncosted_ratios": ratios and tuple(ratios), "options": options}
+        **{
+            **entry,
+            "coefficients": coefficients,
+            "uncosted_ratios": ratios and tuple(ratios),
+            "options": options,
+            "lenders": tuple(map(str, entry.get("lenders", ()))),
+        }
     )

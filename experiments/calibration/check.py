@@ -6,12 +6,12 @@ import csv
 from typing import TYPE_CHECKING, Final
 
 from experiments import store
-from experiments.calibration.collect import merged, shipped, simulations, subjects
-from experiments.calibration.command import RUNTIME_NAMES, print_refusals
+from experiments.calibration.collect import merged, shipped, simulations, subjects_unless_stored
+from experiments.calibration.command import print_refusals, read_all
 from experiments.calibration.reasons import Evidence, reason, worst
 from experiments.calibration.report import print_scores, print_worst
 from experiments.calibration.scatter import draw_scatter
-from experiments.calibration.table import Table, read_table
+from experiments.calibration.table import RUNTIME_NAMES, Table
 from experiments.calibration.training import samples
 from experiments.calibration.validation import Prediction, predict
 from experiments.console import open_console
@@ -29,12 +29,19 @@ if TYPE_CHECKING:
 _WORST: Final = 10
 _HEADER: Final = (
     "model", "precision", "device", "runtime", "measured_s", "predicted_s", "low_s", "high_s", "error_ratio",
-    "by_macs_s", "by_sibling_s", "sibling", "in_fit", "reason",
+    "by_macs_s", "by_sibling_s", "sibling", "in_fit", "borrowed", "reason",
 )  # fmt: skip
 
 
 def validate(
-    table: Path, *, models: Sequence[str], calibration: Path, build: Path, out: Path, time_limit_s: float
+    table: Path,
+    *,
+    models: Sequence[str],
+    calibration: Path,
+    build: Path,
+    out: Path,
+    time_limit_s: float,
+    own: Sequence[Path] = (),
 ) -> int:
     """Validate and return the exit code of the command.
 
@@ -44,7 +51,7 @@ def validate(
     """
     console = open_console()
     fitted = load_calibration(calibration)
-    measured = read_table(table)
+    measured = read_all(table, own)
     store.open_run(out)
     wanted, known = _covered(models, measured, calibration, build, time_limit_s, console)
     found, refused = samples(measured.rows, known)
@@ -68,10 +75,7 @@ def _covered(
 ) -> tuple[set[str] | None, tuple[Simulation, ...]]:
     """Return the models asked for (None: all) and every simulation there is, making those that are missing."""
     stored = shipped(calibration)
-    chosen = subjects(models)
-    if not models:  # what was simulated for the calibration need not be simulated again
-        there = {s.model for s in stored}
-        chosen = tuple(subject for subject in chosen if subject.model not in there)
+    chosen = subjects_unless_stored(models, stored)
     fresh = simulations(
         chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"), stored
     )
@@ -101,5 +105,5 @@ def _write_csv(predictions: Iterable[Prediction], evidence: Evidence, path: Path
             writer.writerow(
                 [row.model, row.precision, row.device, RUNTIME_NAMES[row.compiler], f"{row.latency_s:.6g}"]
                 + [f"{value:.6g}" for value in (p.predicted_s, p.low_s, p.high_s, p.error_ratio)]
-                + [*naive, p.in_fit, reason(p, evidence)]
+                + [*naive, p.in_fit, p.borrowed, reason(p, evidence)]
             )

@@ -17,8 +17,8 @@ from experiments.calibration.features import (
     read_simulations,
     simulate,
 )
-from experiments.calibration.subjects import Subject, folder_subjects, unique, variant, zoo_subjects
-from partition import load_device
+from experiments.calibration.subjects import ZOO_MODELS, Subject, folder_subjects, unique, variant, zoo_subjects
+from partition import CALIBRATION_FILE, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 SIMULATIONS_NAME: Final = "qnn_simulations.csv"
 _ZOO: Final = "zoo"
+
+
+def subjects_unless_stored(models: Sequence[str], stored: Iterable[Simulation]) -> tuple[Subject, ...]:
+    """Return `subjects`; where nothing is asked for, without those that are simulated already."""
+    there = set() if models else {s.model for s in stored}
+    return tuple(subject for subject in subjects(models) if subject.model not in there)
 
 
 def subjects(models: Sequence[str]) -> tuple[Subject, ...]:
@@ -71,6 +77,8 @@ def simulations(
     store = FeatureStore(build / SIMULATIONS_NAME)
     for subject in chosen:
         precisions = sorted(precision for model, precision in measured if model == subject.model)
+        if not precisions and subject.model not in {model.model for model in ZOO_MODELS.values()}:
+            report(f"no row measures {subject.model}, so it is not simulated: name its file as the table names it")
         if not precisions:
             continue
         _require_simulator()
@@ -83,9 +91,9 @@ def simulations(
 
 
 def shipped(result: Path) -> tuple[Simulation, ...]:
-    """Return the simulations that an earlier calibration left beside its result; none when there are none."""
+    """Return the simulations that an earlier calibration left beside its result, or those of the one that ships."""
     path = result.with_name(SIMULATIONS_NAME)
-    return read_simulations(path) if path.exists() else ()
+    return read_simulations(path if path.exists() else CALIBRATION_FILE.with_name(SIMULATIONS_NAME))
 
 
 def merged(old: Iterable[Simulation], new: Iterable[Simulation]) -> tuple[Simulation, ...]:

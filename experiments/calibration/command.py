@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from experiments import store
-from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects
+from experiments.calibration.borrowing import Borrowing
+from experiments.calibration.collect import SIMULATIONS_NAME, merged, shipped, simulations, subjects_unless_stored
+from experiments.calibration.doubts import doubts, too_few, unused
 from experiments.calibration.features import OPTIONS, write_simulations
-from experiments.calibration.table import Table, read_table, rows_hash, with_own
+from experiments.calibration.table import RUNTIME_NAMES, Table, read_table, rows_hash, with_own
 from experiments.calibration.training import DRAM_REFERENCE, by_device, fit_all, samples, training_rows, versions
 from experiments.console import open_console, plain_table
+from experiments.units import counted
 from partition import CalibrationSet, LatencyModel, save_calibration
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-RUNTIME_NAMES: Final = {"ort_qnn": "onnx", "snpe": "qnn_dlc"}
+    from experiments.calibration.training import Sample
 
 
 def calibrate(
@@ -37,22 +40,26 @@ def calibrate(
         CalibrationError: the table, a model or an argument cannot be used.
     """
     console = open_console()
-    chosen = subjects(models)
-    measured = read_all(table, own)
+    measured, stored = read_all(table, own), shipped(result)
+    chosen = subjects_unless_stored(models, stored)
     store.open_run(result.parent)
-    stored = shipped(result)
     fresh = simulations(
         chosen, measured.rows, build, time_limit_s, lambda text: console.print(text, style="dim"), stored
     )
     known = merged(stored, fresh)
     found, refused = samples(measured.rows, known)
-    groups = by_device(found).values()
-    fitted = tuple(model for group in groups for model in fit_all(group))
+    devices = by_device(found)
+    groups = devices.values()
+    borrowed = Borrowing(devices).fit_all()
+    fitted = (*(model for group in groups for model in fit_all(group)), *borrowed)
     print_refusals(refused, console)
+    print_doubts(own, found, refused, fitted, console)
     if not fitted:
         console.print("no device has enough measured models that are simulated; nothing is written")
         return 1
+    lent_to = {model.key for model in borrowed}
     used = [row for group in groups for row in training_rows(group)]
+    used += [s.row for s in found if (s.row.device, s.row.compiler, s.row.precision) in lent_to]
     calibration = CalibrationSet(
         models=fitted,
         options=dict(OPTIONS),
@@ -87,10 +94,27 @@ def print_refusals(refused: Mapping[tuple[str, str, str], str], console: Console
         )
 
 
+def print_doubts(
+    own: Sequence[Path],
+    found: Sequence[Sample],
+    refused: Mapping[tuple[str, str, str], str],
+    fitted: Sequence[LatencyModel],
+    console: Console,
+) -> None:
+    """Say what became of own rows that teach nothing, and what has too few to predict."""
+    tables = {path.name: read_table(path) for path in own}
+    for name, read in tables.items():
+        for why, count in read.left_out.items():
+            console.print(f"{name}: left out {counted(count, 'row')}: {why}", style="yellow")
+    own_rows = tuple(row for read in tables.values() for row in read.rows)
+    for sentence in (*unused(own_rows, found, refused), *doubts(own_rows, found), *too_few(found, fitted)):
+        console.print(sentence, style="yellow")
+
+
 def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
     """Print one line per latency model with its held-out errors."""
     headings = ("device", "runtime", "precision", "from", "models", "median", "90th percentile", "80 % interval")
-    grid = plain_table(*headings, "where costs lack")
+    grid = plain_table(*headings, "where costs lack", "borrowed from")
     for model in fitted:
         grid.add_row(
             model.device,
@@ -102,6 +126,10 @@ def print_fits(fitted: Sequence[LatencyModel], console: Console) -> None:
             f"{model.error_p90:.1%}",
             f"{model.low_ratio:.2f} to {model.high_ratio:.2f} times",
             "{:.2f} to {:.2f}".format(*model.uncosted_ratios) if model.uncosted_ratios else "",
+            ", ".join(model.lenders),
         )
     console.print(grid)
-    console.print("errors on models kept out of the fit, one at a time", style="dim")
+    console.print(
+        "errors on models kept out of the fit, one at a time; of a borrowed fit on other chips, cut to as few models",
+        style="dim",
+    )

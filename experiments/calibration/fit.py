@@ -19,21 +19,23 @@ _EXACT = 1e-9
 _SETTLED = 1e-4
 
 
-def fit_relative(terms: Array, latency_s: Array) -> Array:
+def fit_relative(terms: Array, latency_s: Array, weights: Array | None = None) -> Array:
     """Return the coefficients [k], none negative, that make the relative errors of [n, k] @ [k] small.
 
     A latency of 1 ms and one of 100 ms count the same; a negative coefficient would promise that more work takes
     less time. Small errors count by their square and large ones by their size (Huber's loss): a model whose measured
-    graph is another than ours, by the quantiser or the export, must not bend the fit to all the others.
+    graph is another than ours, by the quantiser or the export, must not bend the fit to all the others. A row of
+    weight 0.1 counts as much as a tenth of one.
     """
-    relative, ones = terms / latency_s[:, None], np.ones(len(latency_s))
-    coefficients = non_negative_least_squares(relative, ones)
+    relative, weight = terms / latency_s[:, None], np.ones(len(latency_s)) if weights is None else weights
+    root = np.sqrt(weight)
+    coefficients = non_negative_least_squares(relative * root[:, None], root)
     for _ in range(_REWEIGHTINGS):
         errors = np.abs(relative @ coefficients - 1)
         deviation = 1.4826 * float(np.median(errors))
         if deviation < _EXACT:
             break
-        root = np.sqrt(np.minimum(1.0, _HUBER * deviation / np.maximum(errors, _EXACT)))
+        root = np.sqrt(weight * np.minimum(1.0, _HUBER * deviation / np.maximum(errors, _EXACT)))
         before, coefficients = coefficients, non_negative_least_squares(relative * root[:, None], root)
         if np.allclose(before, coefficients, rtol=_SETTLED, atol=0.0):
             break

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from experiments.calibration.command import RUNTIME_NAMES
+from experiments.calibration.table import RUNTIME_NAMES
 from experiments.calibration.validation import Score, is_simulated, score
 from experiments.console import plain_table
 from experiments.units import seconds
@@ -44,7 +44,10 @@ def print_scores(predictions: Sequence[Prediction], console: Console) -> None:
 
 
 def summary(predictions: Sequence[Prediction]) -> list[str]:
-    """Sum up by precision: all rows of the simulated chips together, and the mean over the other devices."""
+    """Sum up by precision: all rows of the simulated chips together, and the mean over the other devices.
+
+    Devices with few models of their own, which borrow, come by themselves and then with the others.
+    """
     lines = []
     for precision in dict.fromkeys(p.row.precision for p in predictions):
         of_precision = [p for p in predictions if p.row.precision == precision]
@@ -52,16 +55,23 @@ def summary(predictions: Sequence[Prediction]) -> list[str]:
         if own:
             lines.append(f"{precision}, chips with a simulator: {_sentence(score(own))}")
         others = [p for p in of_precision if not is_simulated(p.row.device)]
-        scores = [(key, score(group)) for key, group in _grouped(others)]
-        scores = [(key, found) for key, found in scores if found.count >= _LEAST_ROWS]
-        if scores:
-            devices = len({key[1] for key, _ in scores})
-            lines.append(
-                f"{precision}, other chips: mean over {devices} devices of the median "
-                f"{np.mean([s.median for _, s in scores]):.1f} % and of the 90th percentile "
-                f"{np.mean([s.p90 for _, s in scores]):.1f} %; {_sentence(score(others))}"
-            )
+        borrowed = [p for p in others if p.borrowed]
+        lines += _over_devices(f"{precision}, other chips", [p for p in others if not p.borrowed])
+        if borrowed:
+            lines += _over_devices(f"{precision}, chips that borrow", borrowed)
+            lines += _over_devices(f"{precision}, other chips and those that borrow", others)
     return lines
+
+
+def _over_devices(name: str, predictions: Sequence[Prediction]) -> list[str]:
+    scores = [(key, score(group)) for key, group in _grouped(predictions)]
+    scores = [(key, found) for key, found in scores if found.count >= _LEAST_ROWS]
+    if not scores:
+        return [f"{name}: {_sentence(score(predictions))}"] if predictions else []
+    devices = len({key[1] for key, _ in scores})
+    means = [float(np.mean(errors)) for errors in zip(*((s.median, s.p90) for _, s in scores), strict=True)]
+    over = f"mean over {devices} devices of the median {means[0]:.1f} % and of the 90th percentile {means[1]:.1f} %"
+    return [f"{name}: {over}; {_sentence(score(predictions))}"]
 
 
 def print_worst(misses: Iterable[tuple[Prediction, str]], console: Console) -> None:

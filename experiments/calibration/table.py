@@ -6,9 +6,11 @@ The AI Hub's is a CSV of the `perf.yaml` files of the Python package qai-hub-mod
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from experiments.calibration.error import CalibrationError
@@ -17,13 +19,16 @@ from partition import Device, DeviceError, device_names, load_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 COLUMNS: Final = ("model", "precision", "device", "soc_model", "htp_arch", "runtime", "latency_ms", "unit")
 # What the table calls a runtime or a precision -> our backend or precision. Others are left out: they are other
 # software (tflite) or other numbers of bits.
 RUNTIMES: Final = {"onnx": "ort_qnn", "qnn_dlc": "snpe"}
+RUNTIME_NAMES: Final = {ours: theirs for theirs, ours in RUNTIMES.items()}
 PRECISIONS: Final = {"float": "fp16", "w8a8": "int8", "w8a16": "w8a16"}
+# A user's own table may say it as we do.
+_COMPILERS: Final = {**RUNTIMES, **{ours: ours for ours in RUNTIMES.values()}}
+_PRECISIONS: Final = {**PRECISIONS, **{ours: ours for ours in PRECISIONS.values()}}
 # Copies of one measurement agree to the last digit; two measurements of one thing differ by their noise.
 _SAME_RATIO: Final = 1e-6
 
@@ -140,9 +145,11 @@ def _named(path: Path, lines: Sequence[tuple[str, dict[str, str]]]) -> Iterable[
 def _device(cells: Mapping[str, str], hub: Mapping[str, Device], where: str) -> Device:
     device = _own_device(cells["device"], where) or hub.get(cells["device"])
     if device is None:
+        close = difflib.get_close_matches(cells["device"], hub, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise CalibrationError(
-            f"{where} measures {cells['device']!r}, which no device file lists; add it to processors.npu.ids.aihub "
-            "of its chip's file, or write one"
+            f"{where} measures {cells['device']!r}, which no device file lists{hint}; a device of your own is named by "
+            "the path of its file, such as ./phone.toml (docs/platforms.md says what is in it)"
         )
     ids = next((p.ids["qnn"] for p in device.processors if "qnn" in p.ids), {})
     for column in ("soc_model", "htp_arch"):
@@ -158,6 +165,8 @@ def _own_device(text: str, where: str) -> Device | None:
     """Load a user's own device, which a row names by the path of its file."""
     if not text.endswith(".toml"):
         return None
+    if not Path(text).is_file():
+        raise CalibrationError(f"{where} names the device file {text!r}, and there is none at {Path(text).absolute()}")
     try:
         return load_device(text)
     except DeviceError as error:
@@ -180,9 +189,9 @@ def npu_facts(device: Device) -> dict[str, int]:
 def _measurement(cells: Mapping[str, str], model: str, device: Device, where: str) -> Measurement | str:
     """Return the row as a value, or why it is not used."""
     latency_ms = _number(cells["latency_ms"], where)
-    if cells["runtime"] not in RUNTIMES:
+    if cells["runtime"] not in _COMPILERS:
         return f"runtime {cells['runtime']}"
-    if cells["precision"] not in PRECISIONS:
+    if cells["precision"] not in _PRECISIONS:
         return f"precision {cells['precision']}"
     if cells["unit"] != "NPU":
         return f"ran on the {cells['unit'] or 'unknown unit'}"
@@ -193,9 +202,9 @@ def _measurement(cells: Mapping[str, str], model: str, device: Device, where: st
     return Measurement(
         **facts,
         model=model,
-        precision=PRECISIONS[cells["precision"]],
+        precision=_PRECISIONS[cells["precision"]],
         device=device.name,
-        compiler=RUNTIMES[cells["runtime"]],
+        compiler=_COMPILERS[cells["runtime"]],
         latency_s=latency_ms * 1e-3,
         npu_layers=_layers(cells.get("npu_layers"), where),
         elsewhere_layers=sum(_layers(cells.get(f"{unit}_layers"), where) for unit in ("cpu", "gpu")),

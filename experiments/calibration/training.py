@@ -38,24 +38,29 @@ FOLLOWS: Final = {"w8a16": "int8"}
 # for one that is modelled from its siblings.
 _LEAST_MODELS: Final = {True: 8, False: 10}
 # Of fewer than 9 the 80 % interval would end beyond the smallest and the largest.
-_LEAST_OF_A_KIND: Final = 9
+LEAST_OF_A_KIND: Final = 9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """A measured row with the terms of its latency model; `uncosted` names those from simulations that lack costs.
 
-    The simulations had `vtcm_mb` of VTCM.
+    The simulations had `vtcm_mb` of VTCM. A row that another device lends (`borrowing`) has a `weight` below 1.
     """
 
     row: Measurement
     terms: Mapping[str, float]
     uncosted: frozenset[str] = frozenset()
     vtcm_mb: int = VTCM_MB
+    weight: float = 1.0
 
     def has(self, names: Iterable[str]) -> bool:
         """Tell whether the sample has all these terms."""
         return self.terms.keys() >= set(names) - {OVERHEAD}
+
+    def values(self, names: Iterable[str]) -> list[float]:
+        """Return the values of these terms, 1 for the overhead."""
+        return [1.0 if name == OVERHEAD else self.terms[name] for name in names]
 
 
 def samples(
@@ -108,14 +113,14 @@ def by_device(found: Iterable[Sample]) -> dict[str, tuple[Sample, ...]]:
 def fit_all(group: Sequence[Sample]) -> tuple[LatencyModel, ...]:
     """Fit the latency models of one device, best first for each compiler and precision; none from too few samples."""
     found: dict[Key, list[LatencyModel]] = defaultdict(list)
-    for names, key, usable in _enough(group):
+    for names, key, usable in enough(group):
         found[key].append(_model(names, key, usable))
     return tuple(model for _, models in sorted(found.items()) for model in models)
 
 
 def training_rows(group: Sequence[Sample]) -> list[Measurement]:
     """List the rows that `fit_all` learns from."""
-    taught = {sample.row.key for _, key, usable in _enough(group) for sample in _of(key, usable)}
+    taught = {sample.row.key for _, key, usable in enough(group) for sample in _of(key, usable)}
     return [sample.row for sample in group if sample.row.key in taught]
 
 
@@ -123,22 +128,22 @@ def predict_each(group: Sequence[Sample]) -> dict[RowKey, tuple[float, float, fl
     """Predict each row of a device by its other models: latency and the interval's bounds in seconds, by row key.
 
     A model that the best terms cannot describe is predicted by the next ones. The interval comes from the held-out
-    ratios of the other models, and of the same kind (`_intervals`).
+    ratios of the other models, and of the same kind (`intervals`).
     """
     found: dict[RowKey, tuple[float, float, float]] = {}
-    for names, key, usable in _enough(group):
+    for names, key, usable in enough(group):
         rows = _of(key, usable)
         predicted, lacking = _held_out(names, key, usable)
         ratios = _measured(rows) / predicted
         for index, sample in enumerate(rows):
-            costed, uncosted = _intervals(np.delete(ratios, index), np.delete(lacking, index))
+            costed, uncosted = intervals(np.delete(ratios, index), np.delete(lacking, index))
             low, high = (lacking[index] and uncosted) or costed
             value = float(predicted[index])
             found.setdefault(sample.row.key, (value, value * low, value * high))
     return found
 
 
-def _enough(group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], Key, list[Sample]]]:
+def enough(group: Sequence[Sample]) -> Iterator[tuple[tuple[str, ...], Key, list[Sample]]]:
     """Yield each set of terms and each key that has enough samples with them, with all such samples of the device."""
     for precision, row in {sample.row.precision: sample.row for sample in group}.items():
         for names in term_sets(row):
@@ -152,17 +157,26 @@ def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyM
     """Fit the latency model of one device, compiler and precision; its errors and interval are held out by model."""
     rows = _of(key, usable)
     held_out, lacking = _held_out(names, key, usable)
-    measured = _measured(rows)
-    errors = percentage_errors(held_out, measured) / 100
-    (low, high), uncosted = _intervals(measured / held_out, lacking)
+    errors = percentage_errors(held_out, _measured(rows)) / 100
+    known = intervals(_measured(rows) / held_out, lacking)
+    return latency_model(names, rows, _coefficients(names, key, usable), errors, known)
+
+
+def latency_model(
+    names: Sequence[str],
+    rows: Sequence[Sample],
+    coefficients: Array,
+    errors: Array,
+    known: tuple[tuple[float, float], tuple[float, float] | None],
+) -> LatencyModel:
+    """Return the latency model of one key's rows by its coefficients, held-out relative errors and `intervals`."""
+    row, ((low, high), uncosted) = rows[0].row, known
     return LatencyModel(
-        device=key[0],
-        compiler=key[1],
-        precision=key[2],
+        device=row.device,
+        compiler=row.compiler,
+        precision=row.precision,
         coefficients=tuple(
-            (name, float(f"{value:.6g}"))
-            for name, value in zip(names, _coefficients(names, key, usable), strict=True)
-            if value > 0
+            (name, float(f"{value:.6g}")) for name, value in zip(names, coefficients, strict=True) if value > 0
         ),
         low_ratio=round(low, 4),
         high_ratio=round(high, 4),
@@ -170,7 +184,7 @@ def _model(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> LatencyM
         error_median=round(float(np.median(errors)), 4),
         error_p90=round(float(np.percentile(errors, 90)), 4),
         uncosted_ratios=uncosted and (round(uncosted[0], 4), round(uncosted[1], 4)),
-        options=tuple(sorted(set(options(key[1], rows[0].vtcm_mb)) - set(OPTIONS[key[1]]))),
+        options=tuple(sorted(set(options(row.compiler, rows[0].vtcm_mb)) - set(OPTIONS[row.compiler]))),
     )
 
 
@@ -181,14 +195,19 @@ def _held_out(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> tuple
     for sample, terms in zip(rows, _matrix(rows, names), strict=True):
         coefficients = _coefficients(names, key, [s for s in usable if s.row.model != sample.row.model])
         predicted.append(terms @ coefficients)
-        needed = {name for name, value in zip(names, coefficients, strict=True) if value > 0}
-        lacking.append(not sample.uncosted.isdisjoint(needed))
+        lacking.append(lacks(sample, names, coefficients))
     return np.array(predicted), np.array(lacking)
 
 
-def _intervals(ratios: Array, lacking: Flags) -> tuple[tuple[float, float], tuple[float, float] | None]:
+def lacks(sample: Sample, names: Sequence[str], coefficients: Array) -> bool:
+    """Tell whether a simulation that the coefficients need lacks costs."""
+    needed = {name for name, value in zip(names, coefficients, strict=True) if value > 0}
+    return not sample.uncosted.isdisjoint(needed)
+
+
+def intervals(ratios: Array, lacking: Flags) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """Return the interval of graphs whose nodes all have a cost, and of others; one for all where either is rare."""
-    if min(lacking.sum(), (~lacking).sum()) < _LEAST_OF_A_KIND:
+    if min(lacking.sum(), (~lacking).sum()) < LEAST_OF_A_KIND:
         return interval(ratios, SHARE), None
     return interval(ratios[~lacking], SHARE), interval(ratios[lacking], SHARE)
 
@@ -204,10 +223,16 @@ def _coefficients(names: Sequence[str], key: Key, usable: Sequence[Sample]) -> A
     if _of(leader, usable):
         return _coefficients(names, leader, usable) * _factor(names, device, precision, usable)
     rows = _teachers(names, key, [sample for sample in usable if sample.row.precision == precision])
+    return shared_fit(names, rows)[compiler]
+
+
+def shared_fit(names: Sequence[str], rows: Sequence[Sample]) -> dict[str, Array]:
+    """Fit the coefficients of each compiler to rows of a device; they share all but the overhead."""
     compilers = sorted({sample.row.compiler for sample in rows})
     overheads = [[float(sample.row.compiler == name) for name in compilers] for sample in rows]
-    shared = fit_relative(np.hstack([overheads, _matrix(rows, names)[:, 1:]]), _measured(rows))
-    return np.array([shared[compilers.index(compiler)], *shared[len(compilers) :]])
+    weights = np.array([sample.weight for sample in rows])
+    shared = fit_relative(np.hstack([overheads, _matrix(rows, names)[:, 1:]]), _measured(rows), weights)
+    return {name: np.array([shared[index], *shared[len(compilers) :]]) for index, name in enumerate(compilers)}
 
 
 def _factor(names: Sequence[str], device: str, precision: str, usable: Sequence[Sample]) -> float:
@@ -288,7 +313,7 @@ def _of(key: Key, group: Iterable[Sample]) -> list[Sample]:
 
 
 def _matrix(group: Sequence[Sample], names: Sequence[str]) -> Array:
-    return np.array([[1.0 if name == OVERHEAD else sample.terms[name] for name in names] for sample in group])
+    return np.array([sample.values(names) for sample in group])
 
 
 def _measured(group: Sequence[Sample]) -> Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.calibration.borrowing import Borrowing
 from experiments.calibration.fit import percentage_errors, rank_correlation
 from experiments.calibration.training import OWN_SIMULATION, Key, Sample, by_device, by_key, predict_each
 
@@ -23,7 +24,8 @@ class Prediction:
     """One measured row, what was predicted for it and what two naive ways would have said.
 
     `by_macs_s` is the model's MACs over the device's achieved throughput, `by_sibling_s` the same model's measured
-    latency on the device `sibling` times a constant; both constants are medians over the other models.
+    latency on the device `sibling` times a constant; both constants are medians over the other models. `borrowed` tells
+    a device with few models of its own, to which others lent theirs.
     """
 
     row: Measurement
@@ -34,6 +36,7 @@ class Prediction:
     by_sibling_s: float | None
     sibling: str
     in_fit: bool
+    borrowed: bool = False
 
     @property
     def error_ratio(self) -> float:
@@ -77,12 +80,16 @@ def predict(
     groups = by_key(found)
     trained = by_device(sample for sample in found if sample.row.model in calibration.trained_on)
     by_others = {row: known for group in trained.values() for row, known in predict_each(group).items()}
+    borrowed = Borrowing(trained).predict_each()
     predictions = []
     for key, group in groups.items():
         for sample in group:
-            known = by_others.get(sample.row.key) or _by_calibration(key, sample, calibration)
+            lent = borrowed.get(sample.row.key)
+            known = by_others.get(sample.row.key) or lent or _by_calibration(key, sample, calibration)
             if known is not None and (wanted is None or sample.row.model in wanted):
-                predictions.append(_prediction(key, sample, known, groups, calibration, macs))
+                made = _prediction(key, sample, known, groups, calibration, macs)
+                by_lenders = lent is not None or any(model.lenders for model in calibration.find(*key))
+                predictions.append(dataclasses.replace(made, borrowed=by_lenders))
     return tuple(predictions)
 
 

@@ -126,8 +126,13 @@ def _note(segment: Segment, model: LatencyModel, fitted: Mapping[str, str]) -> s
     own = dict(segment.options)
     used = ", ".join(f"{key}={value}" for key, value in sorted({**fitted, **own}.items()))
     outside = "" if {**fitted, **own} == fitted else " (the fit was made with other options)"
+    by = f"by a fit to {model.models} measured models: on models kept out it is off by"
+    if model.lenders:
+        by = (
+            f"by a borrowed fit to only {model.models} models measured on {model.device} and those of "
+            f"{', '.join(model.lenders)}: other chips cut to as few are, on models kept out, off by"
+        )
     return (
-        f"latency predicted from simulations of {', '.join(model.references)} with {used}{outside} by a fit to "
-        f"{model.models} measured models: on models kept out it is off by {model.error_median:.1%} (median) and "
-        f"{model.error_p90:.1%} (90th percentile), and the interval holds 8 of 10"
+        f"latency predicted from simulations of {', '.join(model.references)} with {used}{outside} {by} "
+        f"{model.error_median:.1%} (median) and {model.error_p90:.1%} (90th percentile), and the interval holds 8 of 10"
     )

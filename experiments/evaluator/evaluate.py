@@ -221,7 +221,10 @@ def _estimate(segment: Segment, artefact: Artefact, context: Context) -> tuple[E
             why_not = f"not predicted by calibration: {error.reason}"
         else:
             return estimate, (note,), None
-    estimate = _uncalibrated(segment, artefact)
+    try:
+        estimate = _uncalibrated(segment, artefact)
+    except CompilerError as error:
+        raise CompilerError(f"{why_not}; {error.reason}") if calibration is not None else error from error
     simulated = get_compiler(segment.compiler).available(Action.ESTIMATE, segment.device, segment.processor)
     if calibration is None or simulated or not is_covered(segment, calibration):
         return estimate, (why_not,) if models else (), None

@@ -28,6 +28,7 @@ from experiments.splitting.costs_file import read_costs
 from experiments.splitting.proofs import without_proof
 from graphs import Calibration, Graph, GraphError, Mixer, float_form
 from partition import (
+    CALIBRATION_FILE,
     PRECISIONS,
     CalibrationFileError,
     CalibrationSet,
@@ -84,6 +85,7 @@ class Options:
     bindings: Sequence[tuple[str, int]]
     calibration: Path | None
     time_limit: int
+    latencies: Path | None = None
 
     @property
     def where(self) -> str:
@@ -148,7 +150,7 @@ def check(options: Options) -> Request:
         backends = known_backends(options.backends)
         graph = load_model(options.model, options.bindings, options.seed)
         calibration = calibration_for(graph, options.calibration, options.seed)
-        latencies = load_calibration()
+        latencies = load_calibration(options.latencies or CALIBRATION_FILE)
         folder = options.out / _run_name(graph, options, calibration)
         store.open_run(folder)
         variant, mixer = _forms(graph, options, calibration)

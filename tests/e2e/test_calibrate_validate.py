@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from compilers import Action, Latency, Limits, Source, get_compiler
-from experiments import calibrate, validate
+from experiments import calibrate, pareto, validate
 from experiments.calibration.features import REFERENCES, Simulation, read_simulations, write_simulations
 from experiments.evaluator.calibrated import calibrated, latency_models
-from graphs import Calibration, quantise, zoo
+from graphs import Calibration, quantise, save, zoo
 from partition import CalibrationFileError, Segment, load_calibration, load_device
 
 if TYPE_CHECKING:
@@ -104,6 +104,97 @@ def test_own_measurements_are_added(folder: Path, tmp_path: Path) -> None:
         terms = dict.fromkeys((*REFERENCES, "dram_bytes", "macs"), 1e-3)
         old, new = (c.find(device, "ort_qnn", "fp16")[0].predict(terms) for c in (before, after))
         assert new == pytest.approx(factor * old, rel=1e-3)
+
+
+PHONE = """
+title = "A phone that no file here lists"
+os = "android"
+[processors.npu]
+title = "HTP"
+[processors.npu.ids.qnn]
+soc_model = "43"
+htp_arch = "79"
+vtcm_mb = "8"
+"""
+
+
+def own_phone(folder: Path, root: Path, models: int = 4) -> tuple[Path, Path]:
+    """A device file, and a table of a few models on it, which take half as long as on a Galaxy S24."""
+    device, own = root / "phone.toml", root / "own.csv"
+    device.write_text(PHONE)
+    theirs = [line.split(",") for line in (folder / "table.csv").read_text().splitlines() if "Galaxy S24" in line]
+    lines = [f"{c[0]},fp16,{device},43,79,ort_qnn,{0.5 * float(c[7]):.5f},NPU" for c in theirs[:models]]
+    own.write_text("\n".join(["model,precision,device,soc_model,htp_arch,runtime,latency_ms,unit", *lines]) + "\n")
+    (root / "qnn_simulations.csv").write_bytes((folder / "qnn_simulations.csv").read_bytes())
+    return device, own
+
+
+def test_a_phone_with_four_measured_models_borrows(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, own = own_phone(folder, tmp_path)
+    last = own.read_text().splitlines()[-1]
+    own.write_text("\n".join([own.read_text(), last.replace("net3", "nett3"), last.replace("ort_qnn", "tflite"), ""]))
+    result = tmp_path / "own.json"
+    arguments = [str(folder / "table.csv"), "--add", str(own), "--build", str(tmp_path / "build")]
+    assert calibrate.main([*arguments, "--result", str(result)]) == 0
+    said = flat(capsys)
+    assert "not used: nett3 fp16 onnx on phone, which is not simulated: did you mean 'net3'?" in said
+    assert "own.csv: left out 1 row: runtime tflite" in said
+    found = load_calibration(result)
+    model = found.find("phone", "ort_qnn", "fp16")[0]
+    assert (model.models, model.lenders) == (4, ("sm8650", "sm8450"))
+    assert found.rows == 3 * MODELS + 4
+    theirs = found.find("sm8650", "ort_qnn", "fp16")[0]
+    assert model.high_ratio / model.low_ratio > theirs.high_ratio / theirs.low_ratio  # its lenders have two laws
+    out = tmp_path / "out"
+    assert validate.main([*arguments, "--calibration", str(result), "--out", str(out)]) == 0
+    assert "fp16, chips that borrow: 4 rows" in flat(capsys)
+    with (out / "validation.csv").open() as file:
+        borrowed = {row["device"]: row["borrowed"] for row in csv.DictReader(file)}
+    assert borrowed == {"qcs9075": "False", "sm8650": "False", "sm8450": "False", "phone": "True"}
+
+
+def test_two_measured_models_are_too_few_and_it_says_so(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, own = own_phone(folder, tmp_path, models=2)
+    result = tmp_path / "own.json"
+    arguments = ["--add", str(own), "--build", str(tmp_path / "build"), "--result", str(result)]
+    assert calibrate.main([str(folder / "table.csv"), *arguments]) == 0
+    said = "no latency model: phone onnx fp16 has 2 measured models; 3 are needed to borrow, 10 not to"
+    assert said in flat(capsys)
+    assert load_calibration(result).find("phone", "ort_qnn", "fp16") == ()
+
+
+@pytest.mark.skipif(
+    not get_compiler("ort_qnn").available(Action.ESTIMATE, load_device("sa8255p"), "npu"),
+    reason="the QNN wheel does not work here",
+)
+def test_the_main_job_predicts_for_a_phone_that_borrows(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device, own = own_phone(folder, tmp_path)
+    result = tmp_path / "own.json"
+    arguments = [str(folder / "table.csv"), "--add", str(own), "--result", str(result)]
+    assert calibrate.main([*arguments, "--build", str(tmp_path / "build")]) == 0
+    asked = ["--device", str(device), "--backends", "ort_qnn", "--precisions", "fp16", "--latencies", str(result)]
+    asked += ["--objectives", "latency,size", "--out", str(tmp_path / "results")]
+    for name in ("resnet18", "squeezenet1_1"):
+        save(zoo.build(name, size=64), tmp_path / f"{name}.onnx")
+    assert pareto.main([str(tmp_path / "squeezenet1_1.onnx"), *asked]) == 1
+    assert "not predicted by calibration: no estimate: the simulator's bounds" in flat(capsys)
+    assert pareto.main([str(tmp_path / "resnet18.onnx"), *asked]) == 0
+    (outcomes,) = (tmp_path / "results").glob("resnet18*/outcomes.jsonl")
+    (row,) = map(json.loads, outcomes.read_text().splitlines())
+    assert row["latency_source"] == "modelled"
+    assert row["latency_low_s"] <= row["latency_s"] < row["latency_high_s"]
+    assert "by a borrowed fit to only 4 models measured on phone and those of sm8650, sm8450" in " ".join(row["notes"])
+
+
+def flat(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, however the console broke its lines."""
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_validation_holds_out_scores_and_draws(folder: Path, fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.calibration.borrowing import Borrowing
+from experiments.calibration.features import REFERENCES
 from experiments.calibration.fit import (
     fit_relative,
     interval,
@@ -19,6 +21,7 @@ from experiments.calibration.fit import (
 )
 from experiments.calibration.table import Measurement
 from experiments.calibration.training import Sample, fit_all, predict_each
+from partition import DRAM_BYTES, MACS
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -146,3 +149,28 @@ def test_16_bit_activations_take_both_runtimes_the_same_times_longer(seed: int, 
     found = {model.key[1:]: model.predict(terms) for model in fit_all(group)}
     slower = [found[compiler, "w8a16"] / found[compiler, "int8"] for compiler in ("ort_qnn", "snpe")]
     assert slower[0] == pytest.approx(slower[1], rel=1e-4)
+
+
+@settings(deadline=None, max_examples=15)
+@given(SEEDS, st.floats(0.05, 20.0), st.integers(3, 9))
+def test_few_models_of_a_chip_that_is_so_many_times_another_tell_its_factor(
+    seed: int, factor: float, count: int
+) -> None:
+    """Whatever the law, as long as the lenders follow it: all else comes from them, to the last digit."""
+    random = np.random.default_rng(seed)
+    truth = random.uniform(0.05, 1.0, 3)
+    group: dict[str, list[Sample]] = {}
+    for device, (scale, models) in {"one": (1.0, 20), "two": (3.0, 20), "few": (factor, count)}.items():
+        group[device] = []
+        for model in range(models):
+            of_model = np.random.default_rng(model)
+            terms = dict(zip(REFERENCES, of_model.uniform(1e-4, 1e-2, 3), strict=True))
+            row = Measurement(
+                model=f"net{model}", precision="int8", device=device, compiler="snpe", htp_arch=73, vtcm_mb=8,
+                latency_s=scale * (1e-4 + float(np.dot(truth, [*terms.values()]))),
+            )  # fmt: skip
+            group[device].append(Sample(row=row, terms={**terms, DRAM_BYTES: 1e7, MACS: of_model.uniform(1e8, 1e10)}))
+    model = Borrowing(group).fit_all()[0]
+    assert (model.key, model.models, set(model.lenders)) == (("few", "snpe", "int8"), count, {"one", "two"})
+    for sample in group["one"]:
+        assert model.predict(sample.terms) == pytest.approx(factor * sample.row.latency_s, rel=1e-3)

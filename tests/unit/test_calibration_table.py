@@ -56,6 +56,19 @@ def test_rows_in_other_runtimes_precisions_and_units_are_counted_and_left_out(tm
     assert found.left_out == {"runtime tflite": 1, "precision mixed": 1, "ran on the CPU": 1}
 
 
+def test_our_own_names_of_runtimes_and_precisions_are_understood(tmp_path: Path) -> None:
+    found = read_table(table(tmp_path, row(precision="int8"), row(precision="fp16").replace(",onnx,", ",snpe,")))
+    assert [r.key for r in found.rows] == [
+        ("net", "int8", "sm8650", "ort_qnn"), ("net", "fp16", "sm8650", "snpe"),
+    ]  # fmt: skip
+
+
+def test_a_device_that_no_file_lists_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"such as \./phone\.toml \(docs/platforms\.md") as said:
+        read_table(table(tmp_path, row("Samsung Galaxy S24 FE,57,75")))
+    assert "no device file lists; did you mean 'Samsung Galaxy S24'?" in str(said.value)
+
+
 def test_a_model_of_several_parts_has_a_name_for_each(tmp_path: Path) -> None:
     found = read_table(table(tmp_path, row(model="clip,image"), row(model="clip,text"), row(model="net,Net")))
     assert [r.model for r in found.rows] == ["clip/image", "clip/text", "net"]
@@ -75,7 +88,7 @@ def test_a_model_of_several_parts_has_a_name_for_each(tmp_path: Path) -> None:
         ([row(S22), row(XR2, latency="9")], "disagree: 1.5 and 9 ms"),
         ([row(end="NPU,nine,0,0")], "'nine' where a number of layers belongs"),
         ([row(model=",Net")], "names no model"),
-        ([row("gone.toml,1,2")], "unknown device 'gone.toml'"),
+        ([row("gone.toml,1,2")], "line 2 names the device file 'gone.toml', and there is none at /"),
         ([], "holds no row"),
         ([row(end="CPU,0,9,0"), row(model="b,B", end=",0,9,0")], "1 of ran on the CPU; left out: 1 of ran on the unk"),
     ],

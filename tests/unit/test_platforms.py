@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from compilers import Action, compiler_names, get_compiler
+from experiments.calibration.borrowing import LEAST
+from experiments.calibration.table import read_table
 from experiments.published import load_table
 from partition import Device, device_names, load_device
 
@@ -47,7 +49,7 @@ def test_what_has_no_device_file_has_none() -> None:
 
 
 def test_the_device_file_on_the_page_is_one_that_tvm_compiles_for(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    block, _ = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
     path = tmp_path / "orin.toml"
     path.write_text(block)
     device = load_device(str(path))
@@ -58,6 +60,19 @@ def test_the_device_file_on_the_page_is_one_that_tvm_compiles_for(tmp_path: Path
         assert able(load_device(str(path)), "gpu") == ["tvm"]
     path.write_text(block.replace("aarch64-linux-gnu", "x86_64-linux-gnu").replace("cortex-a78", "znver4"))
     assert able(load_device(str(path)), "cpu") == ["ort_cpu", "tvm"]
+
+
+def test_the_phone_and_the_measurements_on_the_page_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, phone = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    (own,) = re.findall(r"```\n(model,precision.*?)```", TEXT, re.DOTALL)
+    monkeypatch.chdir(tmp_path)  # the table names the file from there
+    (tmp_path / "phone.toml").write_text(phone)
+    (tmp_path / "own.csv").write_text(own)
+    assert able(load_device("phone.toml"), "npu") == ["ort_qnn", "snpe"]
+    assert {(row.device, row.precision, row.compiler) for row in read_table(tmp_path / "own.csv").rows} == {
+        ("phone", "int8", "ort_qnn")
+    }
+    assert len(read_table(tmp_path / "own.csv").rows) == LEAST
 
 
 def test_the_reports_tables_that_the_page_names_are_there() -> None:
