@@ -3,8 +3,9 @@
 Usage: python benchmarks/export_hub_definitions.py FOLDER [NAME ...]
 
 Needs the PyPI packages `qai-hub-models` (BSD-3; 0.65 was used), for the YOLO models `ultralytics` (AGPL-3; 8.4) and
-`torchmetrics`, for YOLOX `yolox` 0.3 (--no-deps), for MiniLM `transformers` 4.56 and `scikit-learn`, in an environment
-of their own: they pin other versions of much that this project uses. Nothing is downloaded, the models start untrained.
+`torchmetrics`, for YOLOX `yolox` 0.3 and for EasyOCR `easyocr` 1.7 (both --no-deps), for MiniLM `transformers` 4.56 and
+`scikit-learn`, in an environment of their own: they pin other versions of much that this project uses. Nothing is
+downloaded, the models start untrained.
 The package also holds measurements (`perf.yaml`); nothing here opens them.
 
 Prints the nodes and the parameters of each folded graph. The nodes must be near the layers that the table gives for
@@ -29,13 +30,15 @@ import onnx
 import onnxruntime
 import torch
 from export_hub_models import fill_pads
+from hub_repository_networks import InpaintGenerator, YoloBody
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 NAMES = (
-    "face_attrib_net", "face_det_lite", "gear_guard_net", "mediapipe_hand_gesture__canned_gesture_classifier",
-    "mediapipe_hand_gesture__hand_landmark_detector", "minilm_v2", "yolo26_det", "yolo26_pose", "yolo26_seg",
-    "yolov11_pose", "yolov11_seg", "yolov3", "yolov8_det", "yolov8_obb", "yolov9_det", "yolox",
+    "aotgan", "easyocr__detector", "face_attrib_net", "face_det_lite", "fastsam_s", "fastsam_x", "gear_guard_net",
+    "mediapipe_hand_gesture__canned_gesture_classifier", "mediapipe_hand_gesture__hand_landmark_detector", "minilm_v2",
+    "real_esrgan_x4plus", "yolo26_det", "yolo26_pose", "yolo26_seg", "yolo_world__detector",
+    "yolov11_pose", "yolov11_seg", "yolov3", "yolov4", "yolov8_det", "yolov8_obb", "yolov9_det", "yolox",
 )  # fmt: skip
 # Classes of the data that a task's published weights are trained on (DOTA, people of COCO); the others have COCO's 80.
 CLASSES = {"-obb": 15, "-pose": 1}
@@ -93,6 +96,8 @@ def _start_untrained() -> None:
         _untrained_yolo()
     with contextlib.suppress(ImportError):
         _untrained_bert()
+    with contextlib.suppress(ImportError):
+        _untrained_craft()
 
 
 def _without_repositories() -> None:
@@ -100,12 +105,21 @@ def _without_repositories() -> None:
     parent = "qai_hub_models.models.templates.mediapipe.external_repos"
     for name in ("", ".mediapipe", ".mediapipe.blazehand_landmark", ".mediapipe.blazepalm"):
         sys.modules[parent + name] = MagicMock()
+    for name in ("clip", "clip.clip", "clip.model", "skimage", "skimage.metrics"):
+        sys.modules[name] = MagicMock()
+    models, own = "qai_hub_models.models", MagicMock(InpaintGenerator=InpaintGenerator, YoloBody=YoloBody)
+    sys.modules[f"{models}.aotgan.external_repos.aotgan.src.model.aotgan"] = own
+    sys.modules[f"{models}.yolov4.external_repos.yolov4.nets.yolo"] = own
 
 
 def _untrained_yolo() -> None:
     from ultralytics.engine.model import Model
+    from ultralytics.nn.tasks import SegmentationModel
 
     def build(self: Any, weights: str, task: str | None = None) -> None:  # noqa: ANN401 - a class of another package
+        if "FastSAM-" in str(weights):  # a YOLOv8 for one class of masks
+            self.task, self.model = "segment", SegmentationModel(f"yolov8{weights[8]}-seg.yaml", nc=1, verbose=False)
+            return
         file = str(weights).replace(".pt", ".yaml")
         self._new(file, task=task)
         classes = next((number for part, number in CLASSES.items() if part in file), None)
@@ -113,6 +127,15 @@ def _untrained_yolo() -> None:
             self.model = self._smart_load("model")(file, nc=classes, verbose=False)
 
     setattr(Model, "_load", build)  # noqa: B010 - the one place where a YOLO looks for its weights
+
+
+def _untrained_craft() -> None:
+    for name in ("bidi", "bidi.algorithm", "pyclipper", "shapely.geometry", "skimage"):  # not for the network
+        sys.modules.setdefault(name, MagicMock())
+    from easyocr import easyocr
+    from easyocr.craft import CRAFT
+
+    easyocr.Reader = lambda *_, **__: MagicMock(detector=CRAFT(pretrained=False))
 
 
 def _untrained_bert() -> None:
@@ -131,7 +154,7 @@ def _definition(name: str) -> nn.Module:
     module = importlib.import_module(f"qai_hub_models.models.{network}.model")
     defined = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
     named = {c.__name__.lower(): c for c in defined if issubclass(c, BaseModel)}
-    (definition,) = (c for known, c in named.items() if component.replace("_", "") in ("", known))
+    (definition,) = (c for known, c in named.items() if known.endswith(component.replace("_", "")))
     model: nn.Module = definition.from_pretrained()
     return model.eval()
 
