@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from experiments.calibration.training import Sample
     from partition import LatencyModel
 
-# No chip of the public table takes 20 times as long as any simulated one, or a 20th.
-_ANOTHER_UNIT: Final = 20.0
+# Rows of the public table take 0.15 to 33 times the median of their simulations, all but two of one graph in w8a16.
+_ANOTHER_UNIT: Final = 50.0
 
 
 def unused(
