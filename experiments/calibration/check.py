@@ -59,7 +59,10 @@ def validate(
     _announce(measured, predictions, console)
     print_refusals({case: why for case, why in refused.items() if wanted is None or case[0] in wanted}, console)
     if not predictions:
-        console.print("no row of the table could be predicted: none of its models is covered")
+        console.print(
+            "no row of the table could be predicted: none of its models is covered, or its devices have too few and"
+            " borrow, for which the table that lends goes first and own rows to --add"
+        )
         return 1
     evidence = Evidence.of(measured.rows, known, predictions)
     print_scores(predictions, console)
