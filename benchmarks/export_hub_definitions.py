@@ -24,15 +24,15 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import onnx
 import onnxruntime
 import torch
-from export_hub_models import fill_pads
+from export_hub_models import attention, fill_pads, flatten_products
 from hub_repository_networks import InpaintGenerator, YoloBody
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn import functional
 
 NAMES = (
     "aotgan", "easyocr__detector", "face_attrib_net", "face_det_lite", "fastsam_s", "fastsam_x", "gear_guard_net",
@@ -43,11 +43,14 @@ NAMES = (
 # Classes of the data that a task's published weights are trained on (DOTA, people of COCO); the others have COCO's 80.
 CLASSES = {"-obb": 15, "-pose": 1}
 # Published settings of a checkpoint on Hugging Face, where they are not its class's defaults.
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "sentence-transformers/all-MiniLM-L6-v2": {
         "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536,
     },
+    "distilbert/distilbert-base-uncased": {},
 }  # fmt: skip
+# Which configuration a checkpoint has, for the classes of `transformers` that take any.
+KINDS = {"all-MiniLM": "Bert", "distilbert": "DistilBert"}
 
 
 class Keys(NamedTuple):
@@ -95,7 +98,7 @@ def _start_untrained() -> None:
     with contextlib.suppress(ImportError):
         _untrained_yolo()
     with contextlib.suppress(ImportError):
-        _untrained_bert()
+        _untrained_transformers()
     with contextlib.suppress(ImportError):
         _untrained_craft()
 
@@ -138,13 +141,20 @@ def _untrained_craft() -> None:
     easyocr.Reader = lambda *_, **__: MagicMock(detector=CRAFT(pretrained=False))
 
 
-def _untrained_bert() -> None:
+def _untrained_transformers() -> None:
     import transformers
 
-    def build(name: str) -> nn.Module:
-        return transformers.AutoModel.from_config(transformers.BertConfig(**SETTINGS[name]))
+    def build(cls: Any, name: str) -> nn.Module:  # noqa: ANN401 - a class of another package
+        config = getattr(cls, "config_class", None)
+        if config is None:
+            kind = next(kind for part, kind in KINDS.items() if part in name)
+            return cls.from_config(getattr(transformers, f"{kind}Config")(**SETTINGS[name]))
+        return cls(config(**SETTINGS[name]))
 
-    transformers.AutoModel.from_pretrained = build
+    for found in (transformers.AutoModel, transformers.AutoModelForMaskedLM, transformers.PreTrainedModel):
+        found.from_pretrained = classmethod(build)
+    for tokenizer in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerBase):
+        tokenizer.from_pretrained = MagicMock()
 
 
 def _definition(name: str) -> nn.Module:
@@ -163,13 +173,14 @@ def _export(model: nn.Module, path: Path) -> onnx.GraphProto:
     from qai_hub_models.utils.input_spec import make_torch_inputs
 
     spec = model.get_input_spec()
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.no_grad(), patch.object(functional, "scaled_dot_product_attention", attention):
         torch.onnx.export(
             Flat(model).eval(), tuple(make_torch_inputs(spec)), str(path), input_names=list(spec), opset_version=17,
             dynamo=False,
         )  # fmt: skip
     _fold(path)
     fill_pads(path)
+    flatten_products(path)
     _fold(path)
     return onnx.load(path).graph
 

@@ -14,7 +14,9 @@ import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+import numpy as np
 import onnx
 import torch
 import torchvision
@@ -35,8 +37,8 @@ from hub_networks import (
     SrResNet,
     Xlsr,
 )
+from onnx import helper, numpy_helper
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +152,10 @@ def main(arguments: list[str]) -> int:
     for name in names:
         build, *shapes = _MODELS[name]
         torch.manual_seed(0)
-        _export(build().eval(), tuple(torch.rand(shape) for shape in shapes), folder / f"{name}.onnx")
+        path = folder / f"{name}.onnx"
+        _export(build().eval(), tuple(torch.rand(shape) for shape in shapes), path)
+        if name in _FLAT:
+            flatten_products(path)
         print(name, flush=True)
     return 0
 
@@ -158,7 +163,7 @@ def main(arguments: list[str]) -> int:
 def _export(model: nn.Module, images: tuple[torch.Tensor, ...], path: Path) -> None:
     # The fused attention of PyTorch exports to operators that no NPU compiler takes.
     torch.backends.mha.set_fastpath_enabled(False)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with torch.no_grad(), patch.object(nn.functional, "scaled_dot_product_attention", attention):
         names = ["image", *(f"image{n}" for n in range(2, len(images) + 1))]
         torch.onnx.export(model, images, str(path), input_names=names, opset_version=17, dynamo=False)
     fill_pads(path)
@@ -171,6 +176,57 @@ def fill_pads(path: Path) -> None:
         if node.op_type == "Pad" and not node.input[-1]:
             del node.input[2:]
     onnx.save(model, path)
+
+
+def flatten_products(path: Path) -> None:
+    """Write each MatMul by a matrix, with the Add of its bias, as a Gemm of two axes between Reshapes, as the hub does.
+
+    The layers of the table say so: ONNX Runtime has a fusion for it, too, which leaves out attention.
+    """
+    model = onnx.load(path)
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*graph.input, *graph.value_info)}
+    weights = {weight.name: list(weight.dims) for weight in graph.initializer}
+    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}  # of equal weights
+    weights |= {name: weights[weight] for name, weight in same.items() if weight in weights}
+    readers = {name: node for node in graph.node for name in node.input}
+    taken: set[str] = set()
+    nodes = []
+    for node in model.graph.node:
+        if node.output[0] in taken:
+            continue
+        if node.op_type != "MatMul" or len(weights.get(node.input[1], ())) != 2 or len(shapes[node.input[0]]) < 3:
+            nodes.append(node)
+            continue
+        assert all(shapes[node.input[0]]), node.name
+        (x, weight), after = node.input, readers.get(node.output[0], node)
+        bias = [name for name in after.input if after.op_type == "Add" and len(weights.get(name, ())) == 1]
+        out = after.output[0] if bias else node.output[0]
+        taken.add(out)
+        inner, outer = weights[weight]
+        for suffix, shape in (("rows", [-1, inner]), ("shape", [*shapes[x][:-1], outer])):
+            model.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{out}_{suffix}"))
+        nodes += [
+            helper.make_node("Reshape", [x, f"{out}_rows"], [f"{out}_in"], f"{node.name}_in"),
+            helper.make_node("Gemm", [f"{out}_in", weight, *bias], [f"{out}_flat"], node.name),
+            helper.make_node("Reshape", [f"{out}_flat", f"{out}_shape"], [out], f"{node.name}_out"),
+        ]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, path)
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    *dropped_or_causal: float, scale: float | None = None, **others: float,
+) -> torch.Tensor:  # fmt: skip
+    """Attention with one scale, where PyTorch's exporter writes one for queries and one for keys."""
+    assert not any((*dropped_or_causal, *others.values()))
+    scores = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
+    if attn_mask is not None:
+        assert attn_mask.is_floating_point()
+        scores = scores + attn_mask
+    return scores.softmax(-1) @ value
 
 
 def _tv(name: str) -> Callable[[], nn.Module]:
@@ -200,16 +256,27 @@ def _hugging_face(name: str, *, normalised: bool, **config: object) -> Callable[
         import transformers
 
         settings = getattr(transformers, f"{name}Config")(**config)  # with the attention that the hub's has by default
-        model = getattr(transformers, f"{name}ForImageClassification")(settings)
+        model = getattr(transformers, f"{name}ForImageClassification")(settings).eval()
+        _fold_norms(model)
         return Normalised(model, IMAGENET if normalised else None, 4)
 
     return build
+
+
+def _fold_norms(model: nn.Module) -> None:
+    """Let LeViT's products contain the norms behind them, of which the table has no layers."""
+    for part in model.modules():
+        if type(part).__name__ == "MLPLayerWithBN":
+            part.linear = nn.utils.fuse_linear_bn_eval(part.linear, part.batch_norm)
+            part.forward = part.linear.forward
 
 
 _IMAGE = (1, 3, 224, 224)
 _CLIP = (1, 3, 16, 112, 112)
 _FACE = (1, 3, 112, 112)
 _SMALL = (1, 3, 128, 128)
+# Transformers whose layers show that their products are of two axes there.
+_FLAT = ("levit",)
 # How to build it, and the shape of each input.
 _MODELS: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]] = {
     "efficientnet_b0": (_tv("efficientnet_b0"), _IMAGE),
