@@ -106,9 +106,12 @@ def run(options: Options) -> int:
     if options.slack is not None:
         from experiments.tiles_power import print_frugal
 
+        # The crossings are of the fastest tiles, unless they were searched for another objective.
+        searched = crossings if options.objective == "latency" else []
+        npu_precision = options.npu_precision or options.precision
         machines = (
-            (request.npu, load_device(options.npu), "npu", options.npu_precision or options.precision),
-            (request.gpu, load_device(options.gpu), "gpu", options.precision),
+            (request.npu, load_device(options.npu), "npu", npu_precision, {c.layer: c.npu for c in searched}),
+            (request.gpu, load_device(options.gpu), "gpu", options.precision, {c.layer: c.gpu for c in searched}),
         )
         print_frugal(request.layers, machines, options.slack, request.folder, console)
         written += ", frugal.csv"
@@ -159,7 +162,9 @@ def _check(options: Options) -> _Request:
         graph = None if options.model is None else load_model(options.model, options.bindings)
         found, refused = ([parse_operator(t) for t in options.operators], {}) if graph is None else layers_of(graph)
         name = "operators" if graph is None else graph.name
-        folder = options.out / f"tiles-{name}-{Path(options.gpu).stem}-{Path(options.npu).stem}-{npu_precision}"
+        memory = "" if options.vtcm_mb is None else f"-{options.vtcm_mb:g}mb"
+        about = f"{name}-{Path(options.gpu).stem}-{Path(options.npu).stem}-{npu_precision}{memory}"
+        folder = options.out / f"tiles-{about}"
         store.open_run(folder)
     except (DeviceError, GraphError, TileError) as error:
         raise UserError(str(error)) from error

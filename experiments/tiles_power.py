@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from partition import Device, Figure
-    from partition.tile import Cost, GpuTile, Layer, Machine, NpuTile
+    from partition.tile import Cost, GpuResult, GpuTile, Layer, Machine, NpuResult, NpuTile
 
 Array = NDArray[np.float64]
 
@@ -67,13 +67,15 @@ class Choice:
         return self.costs[1].dram_bytes < self.costs[0].dram_bytes
 
 
-def choose(layer: Layer, count: int, machine: Machine, slack_ratio: float) -> Choice:
-    """Find the fastest tile, and that with the least DRAM traffic which takes at most that share longer.
+def choose(
+    layer: Layer, count: int, machine: Machine, slack_ratio: float, fastest: NpuResult | GpuResult | None = None
+) -> Choice:
+    """Find the fastest tile, if not known, and that with the least DRAM traffic which takes at most that share longer.
 
     Raises:
         TileError: the machine has no legal tile for the layer.
     """
-    fastest = _search(layer, machine, objective="latency")
+    fastest = fastest or _search(layer, machine, objective="latency")
     at_most_s = (1.0 + slack_ratio) * fastest.cost.latency_s
     frugal = _search(layer, machine, objective="traffic", at_most_s=at_most_s)
     return Choice(
@@ -132,20 +134,23 @@ def changes(fastest_of: Array, frugal_of: Array, bounds: Array) -> tuple[Change,
 
 def print_frugal(
     layers: Mapping[Layer, int],
-    machines: Sequence[tuple[Machine, Device, str, str]],
+    machines: Sequence[tuple[Machine, Device, str, str, Mapping[Layer, NpuResult | GpuResult]]],
     slack_ratio: float,
     folder: Path,
     console: Console,
 ) -> None:
-    """Print and write what the frugal tiles of each machine (with device, processor and precision) cost and save."""
+    """Print and write what the frugal tiles of each machine cost and save.
+
+    A machine comes with its device, processor and precision, and the fastest tiles that are known already.
+    """
     console.print(
         f"\ntiles with the least DRAM traffic among those at most {percent(slack_ratio)} slower than the fastest, each"
         " operator alone; energies by the device file's coefficients, over all that their bounds allow:",
         style="bold",
     )
     rows: list[dict[str, object]] = []
-    for machine, device, processor, precision in machines:
-        choices = [choose(layer, count, machine, slack_ratio) for layer, count in layers.items()]
+    for machine, device, processor, precision, fastest in machines:
+        choices = [choose(layer, count, machine, slack_ratio, fastest.get(layer)) for layer, count in layers.items()]
         bounds, lacking = coefficients(device, processor, precision)
         console.print(f"  {machine.name}: {_summary(choices, bounds, lacking)}")
         _print_table(choices, bounds, lacking, console)

@@ -275,12 +275,17 @@ class _Reader:
     def _has_constant(self, node: Node) -> bool:
         return any(name in self._constants for name in node.inputs)
 
+    def _is_affine(self, node: Node) -> bool:
+        """Tell whether it is a constant term or factor, as weights can take up; a constant over a tensor is neither."""
+        inverse = node.op_type == "Div" and node.inputs[0] in self._constants
+        return node.op_type in ("Add", "Mul", "Div") and self._has_constant(node) and not inverse
+
     def _folds(self, name: str) -> bool:
         """Tell whether a constant factor or term of that tensor goes into the weights that make it."""
         maker = self._makers.get(name)
         if maker is None:
             return False
-        if maker.op_type in ("Add", "Mul", "Div", "BatchNormalization") and self._has_constant(maker):
+        if self._is_affine(maker) or (maker.op_type == "BatchNormalization" and self._has_constant(maker)):
             return self._folds(next((name for name in maker.inputs if name in self._tensors), ""))
         return maker.op_type in ("Conv", "Gemm", "MatMul")
 
@@ -322,11 +327,11 @@ class _Reader:
     def _elementwise(self, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Iterator[Stage]:
         if self._is_function(node, inputs, outputs):
             yield from self._function(node, inputs, outputs)
-        elif node.op_type in ("Add", "Mul", "Div") and self._has_constant(node) and self._folds(inputs[0]):
+        elif self._is_affine(node) and self._folds(inputs[0]):
             return
         elif node.op_type in ("Add", "Sub") and "matrix_add" in self._passes:
             yield self._sum(outputs[0])
-        elif node.op_type in ("Mul", "Div") and self._has_constant(node) and "scale" in self._passes:
+        elif node.op_type != "Add" and self._is_affine(node) and "scale" in self._passes:
             yield self._pass("scale", outputs[0])
         else:
             yield self._pass("multiply" if node.op_type in ("Mul", "Div") else "add", outputs[0])

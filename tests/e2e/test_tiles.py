@@ -211,7 +211,7 @@ def test_an_operators_largest_bands_by_memory_size(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert "1 MB 13 rows, 20 times, 294 fetched" in out
     assert "1 MB no band fits" in out  # its weights take 2.25 MiB
-    (path,) = tmp_path.glob("tiles-*/memory.csv")
+    (path,) = tmp_path.glob("tiles-*-1mb/memory.csv")
     rows = list(csv.DictReader(path.read_text().splitlines()))
     found = [(row["band_rows"], row["bands"], row["input_rows_fetched"]) for row in rows]
     assert found == [("13", "20", "294"), ("", "", "")]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments import tiles_power
 from experiments.tiles import main
 from experiments.tiles_plan import Goal, buildable_tile
 from experiments.tiles_power import changes, choose, coefficients, saved_j
@@ -19,6 +20,8 @@ from partition.tile import TileError, evaluate_gpu, gpu_machine, npu_machine, pa
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from partition.tile import Layer, Machine
 
 PRODUCT = parse_operator("matmul:m=512,c=512,k=2048")
 GPU, NPU = gpu_machine(load_device("sm8650"), "fp16"), npu_machine(load_device("sa8255p"), "fp16")
@@ -82,6 +85,22 @@ def test_the_least_traffic_needs_a_bound_on_the_time() -> None:
         search_npu(PRODUCT, NPU, objective="traffic")
     with pytest.raises(TileError, match="none takes at most"):
         search_npu(PRODUCT, NPU, objective="traffic", at_most_s=1e-12)
+
+
+def test_the_fastest_tiles_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["--op", "matmul:m=512,c=512,k=2048", "--slack", "0.1", "--out", str(tmp_path)]
+    searched: list[str] = []
+    search = tiles_power._search
+
+    def noted(layer: Layer, machine: Machine, **how: Any) -> Any:
+        searched.append(how["objective"])
+        return search(layer, machine, **how)
+
+    monkeypatch.setattr(tiles_power, "_search", noted)
+    assert main(asked) == 0
+    assert searched == ["traffic", "traffic"]
+    assert main([*asked, "--objective", "energy"]) == 0
+    assert searched[2:] == ["latency", "traffic"] * 2
 
 
 def test_the_command_says_what_it_costs_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

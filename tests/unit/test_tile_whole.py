@@ -173,6 +173,16 @@ def test_in_fp16_the_matrix_unit_applies_a_function_to_what_it_made() -> None:
     assert fused.unit == MATRIX
 
 
+@pytest.mark.parametrize("constant_first", [True, False])
+def test_a_constant_over_a_tensor_goes_into_no_weights(machine: NpuMachine, constant_first: bool) -> None:
+    divided = ["scales", "a"] if constant_first else ["a", "scales"]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"], name="conv", kernel_shape=[1, 1]),
+             helper.make_node("Div", divided, ["y"], name="divide")]  # fmt: skip
+    graph = model(nodes, 64, 28, [1, 64, 28, 28], w=[64, 64, 1, 1], scales=[1, 64, 1, 1])
+    # The last stage brings the graph's output out.
+    assert len(stages_of(graph, machine, "divide")[:-1]) == int(constant_first)
+
+
 def grouped(channels: int, size: int, width: int) -> Graph:
     conv = helper.make_node(
         "Conv", ["x", "w"], ["y"], name="conv", group=channels // width, kernel_shape=[3, 3], pads=[1] * 4
