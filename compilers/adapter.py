@@ -78,6 +78,10 @@ class DiedError(PassingError):
     """The compile crashed or ran into a limit: of the graph, if it does so again, else of what else was going on."""
 
 
+class LimitError(DiedError):
+    """The compile was stopped at its limit of time or memory."""
+
+
 class StartError(PassingError):
     """The backend could not start at all, so it says nothing about the graph; a rerun may find it mended."""
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
-from compilers.adapter import LIBRARY_HASHES, CompilerError, DiedError, PassingError
+from compilers.adapter import LIBRARY_HASHES, CompilerError, DiedError, LimitError, PassingError
 from compilers.artefact import Artefact, read_artefact, write_artefact
 from compilers.registry import get_compiler
 from partition import Segment
@@ -32,6 +32,7 @@ R = TypeVar("R")
 
 REFUSAL_FILE: Final = "refusal.json"
 _CANCELLED: Final = "was cancelled"
+_STOPPED: Final = "was stopped at"
 _POLL_S: Final = 0.02
 _LOG_TAIL_BYTES: Final = 20_000
 _LEAST_FREE_BYTES: Final = 1 << 20
@@ -177,11 +178,11 @@ def _wait(process: subprocess.Popen[bytes], limits: Limits) -> str:
             if _cancelled.is_set():
                 return _CANCELLED
             if now > deadline:
-                return f"was stopped at its time limit of {limits.time_s:g} s"
+                return f"{_STOPPED} its time limit of {limits.time_s:g} s"
             if now > next_memory_check:
                 next_memory_check = now + 10 * _POLL_S
                 if _resident_bytes(process.pid) > limits.memory_bytes:
-                    return f"was stopped at its memory limit of {limits.memory_bytes / 2**30:.3g} GiB"
+                    return f"{_STOPPED} its memory limit of {limits.memory_bytes / 2**30:.3g} GiB"
             time.sleep(_POLL_S)
     finally:
         _end(process)
@@ -211,7 +212,7 @@ def _resident_bytes(pid: int) -> int:
 
 def _read_answer(answer: Path, log: Path, ended: str, label: str) -> Any:  # noqa: ANN401
     if not answer.exists():
-        kind = PassingError if ended == _CANCELLED else DiedError
+        kind = PassingError if ended == _CANCELLED else LimitError if ended.startswith(_STOPPED) else DiedError
         raise kind(f"{label} {ended or 'ended without an answer'}", log=_tail(log))
     value, error = pickle.loads(answer.read_bytes())  # noqa: S301 - our own child wrote it
     if error is None:

@@ -202,6 +202,7 @@ def ends(parse: Callable[[str], float]) -> Callable[[str], tuple[float, float]]:
 
 
 positive_number = number(lambda n: n > 0, "a number above 0")
+least_0 = number(lambda n: n >= 0, "a number of at least 0")
 share = number(lambda n: 0 <= n < 1, "a share of at least 0 and below 1, for example 0.05 for 5 %")
 # What is simulated is on Earth: numbers beyond are of another unit, kelvin for one.
 celsius = number(lambda n: -90 <= n <= 200, "a temperature of -90 to 200 degC")
@@ -210,13 +211,20 @@ supply_ratio = number(lambda n: 0.5 <= n <= 1.5, "a share of the nominal voltage
 minutes = number(lambda n: 1e-3 <= n <= 44_640, "0.001 to 44640 minutes (31 days)")
 
 
-def duration(text: str) -> float:
-    """Read a time above 0 with its unit, or in seconds."""
-    unit = next((unit for unit in _TIMES if text.endswith(unit)), "")
-    try:
-        return positive_number(text.removesuffix(unit)) * _TIMES.get(unit, 1.0)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
+def time(parse: Callable[[str], float]) -> Callable[[str], float]:
+    """Make the type of an argument that is a time with its unit, or in seconds, whose number `parse` takes."""
+
+    def read(text: str) -> float:
+        unit = next((unit for unit in _TIMES if text.endswith(unit)), "")
+        try:
+            return parse(text.removesuffix(unit)) * _TIMES.get(unit, 1.0)
+        except argparse.ArgumentTypeError:
+            raise argparse.ArgumentTypeError(f"expected a time such as 20ms or 0.02, got {text!r}") from None
+
+    return read
+
+
+duration = time(positive_number)
 
 
 def _integer(text: str, least: int) -> int:

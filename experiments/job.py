@@ -427,7 +427,7 @@ _CSV_HEADER: Final = (
     "status", "latency_s", "latency_low_s", "latency_high_s", "latency_source", "spread_ratio", "energy_j",
     "energy_low_j", "energy_high_j", "energy_source", "energy_net_j", "power_w", "power_low_w", "power_high_w",
     "peak_memory_bytes", "artefact_bytes",
-    "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest", "reason",
+    "dram_bytes", "cosine", "sqnr_db", "relative_max", "runs_on", "plan_digest", "reason", "cuts", "notes",
 )  # fmt: skip
 
 
@@ -436,6 +436,7 @@ def _csv_lines(ranked: Sequence[Ranked]) -> Iterator[dict[str, object]]:
         if entry.row.status != "failed":
             fields = dataclasses.asdict(entry.row)
             low_w, high_w = entry.row.power_bounds_w or (None, None)
+            fields |= {name: "; ".join(fields[name]) for name in ("cuts", "notes")}
             fields |= {"power_w": entry.row.power_w, "power_low_w": low_w, "power_high_w": high_w}
             yield {
                 **fields,

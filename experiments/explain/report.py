@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from experiments.explain.suggest import Suggestion
     from partition import Plan, Run
 
+ALONG: Final = "shares quantised tensors with the refused node"
 _HEADER: Final = (
     "node", "operator", "segment", "unit", "cause", "reason", "segment_in_bytes", "segment_out_bytes", "boundary_s",
     "boundary_low_s", "boundary_high_s", "suggestion",
@@ -87,7 +88,7 @@ def _lines(explained: Explained, index: int) -> Iterator[tuple[str, ...]]:
     )
     if along:
         names = along[0] if len(along) == 1 else f"{along[0]} ... {along[-1]} ({len(along)} nodes)"
-        why = "" if run.place == explained.request.processor else "shares quantised tensors with the refused node"
+        why = "" if run.place == explained.request.processor else ALONG
         blank = moves if not refused else ("", "", "")
         yield (str(index), names, kinds[along[0]] if len(along) == 1 else "", run.place, "", why, *blank, "")
     for number, node in enumerate(refused):
@@ -201,7 +202,7 @@ def _rows(explained: Explained) -> Iterator[dict[str, object]]:
                 "segment": index,
                 "unit": run.place,
                 "cause": refusal and refusal.cause.value,
-                "reason": refusal and refusal.reason,
+                "reason": refusal.reason if refusal else ALONG if run.place != explained.request.processor else None,
                 "segment_in_bytes": moved_in(explained.crossings, index),
                 "segment_out_bytes": moved_out(explained.crossings, index),
                 "boundary_s": cost[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from compilers import Artefact, Cause, CompilerError, DiedError, PassingError, compile_segment, get_compiler
+from compilers import Artefact, Cause, CompilerError, DiedError, LimitError, PassingError, compile_segment, get_compiler
 from experiments.explain.culprit import find_culprit
 from experiments.explain.parts import cover, segment_of
 from experiments.explain.rules import Refusal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is to be placed where, and how the compiler may be used."""
+    """What is to be placed where, and how the compiler may be used; `died` is what it died over, by segment."""
 
     graph: Graph
     device: Device
@@ -34,6 +34,7 @@ class Request:
     build: Path
     limits: Limits
     options: tuple[tuple[str, str], ...] = ()
+    died: dict[str, DiedError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,11 +97,26 @@ def _try(request: Request, run: Run, probe: _Probe, tell: Callable[[str], None])
 
 
 def _compiled(segment: Segment, request: Request) -> Artefact:
-    """Compile, and once more where the compile died: a crash or a limit that comes once may be another's doing."""
+    """Compile, and once more where the compile died: a crash or a limit that comes once may be another's doing.
+
+    What died twice is remembered. Once a limit was passed twice, a part that passes it too is believed at once: each
+    such compile takes all of the limit.
+    """
+    if segment.digest in request.died:
+        raise request.died[segment.digest]
     try:
         return compile_segment(segment, request.build, request.limits)
+    except LimitError as error:
+        if any(isinstance(known, LimitError) for known in request.died.values()):
+            request.died[segment.digest] = error
+            raise
     except DiedError:
+        pass
+    try:
         return compile_segment(segment, request.build, request.limits)
+    except DiedError as error:
+        request.died[segment.digest] = error
+        raise
 
 
 def _see_about_graph(error: CompilerError) -> None:

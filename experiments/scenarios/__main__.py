@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import UserError, add_bind, command, count, duration, exit_code, positive_number
+from experiments.arguments import UserError, add_bind, command, count, exit_code, least_0, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def _setting(text: str) -> tuple[str, float]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=X, for example frame_s=20ms, got {text!r}")
-    return name, duration(value) if name.endswith("_s") and not name.endswith("_per_s") else positive_number(value)
+    return name, (time(least_0) if name.endswith("_s") and not name.endswith("_per_s") else least_0)(value)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 _CRITERION: Final = ("frequency_fall_ratio", "deviation_factor", "runs")
 _COUNTS: Final = ("runs", "batch")
+# Of R14 and R16: a processor that sleeps or wakes at once, or for nothing, and requests without a gap.
+_MAY_BE_0: Final = (
+    "dwell_s", "dwell_spread_s", "wake_s", "wake_spread_s", "save_s", "save_worst_s", "wake_j_low", "wake_j_high",
+    "graph_reload_low_s", "graph_reload_high_s", "weights_share_ratio", "largest_gap_s",
+)  # fmt: skip
 _ELSEWHERE: Final = {
     "R5": "experiments.tiles MODEL --gpu D --npu D",
     "R6": "experiments.tiles MODEL --npu YOUR.toml",
@@ -98,7 +103,7 @@ def given_for(name: str, seed: int, files: Sequence[Path], settings: Mapping[str
 
 
 def _see_known(key: str, tables: Sequence[Table], settings: Mapping[str, float]) -> None:
-    """Refuse a setting that no table of the study has, a share of 1 or more, and a part of a run or a request."""
+    """Refuse what no table of the study has, a share of 1 or more, a part of a run, and 0 where it means nothing."""
     numbers = (fact for table in tables for fact, value in table.facts.items() if isinstance(value, int | float))
     known = [fact for fact in numbers if key != "R10" or fact in _CRITERION]
     for setting, value in settings.items():
@@ -108,6 +113,8 @@ def _see_known(key: str, tables: Sequence[Table], settings: Mapping[str, float])
             raise UserError(f"{key} has no figure {setting!r}{hint} (known: {', '.join(known) or 'none'})")
         if setting.endswith("_ratio") and value >= 1.0:
             raise UserError(f"{setting} is a share, below 1, and not {value:g}")
+        if value == 0 and setting not in _MAY_BE_0:
+            raise UserError(f"{setting} is above 0 (these may be 0: {', '.join(_MAY_BE_0)})")
         if setting in _COUNTS and not value.is_integer():
             raise UserError(f"{setting} is a whole number, and not {value:g}")
 

@@ -92,7 +92,8 @@ def _sentence(scheme: Scheme, index: int, rows: Ints) -> Conflict:
         limit, best = scheme.watts or 0.0, float(watts.min())
     else:
         per_unit = scheme.per_unit(coordinate.kind)
-        limit, best = (coordinate.limit or 0) / per_unit, float(rows[:, index].min() / per_unit)
+        limit = (coordinate.limit or 0) / per_unit if coordinate.asked is None else coordinate.asked
+        best = float(rows[:, index].min() / per_unit)
     what = f"{name} {limit:.6g} {unit}".strip()
     reach = f"the least reachable is {best:.6g} {unit}".strip()
     return Conflict(

@@ -23,10 +23,14 @@ BASE: dict[str, int] = {"latency": 0, "energy": 1, "memory": 2, "error": 3}
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Coordinate:
-    """One component of a label: what it counts, how it combines along a path, and its limit in integer steps."""
+    """One component of a label: what it counts, how it combines along a path, and its limit in integer steps.
+
+    `asked` is the limit as it was asked for, which may be less than one step.
+    """
 
     kind: Kind
     limit: int | None = None
+    asked: float | None = None
     processor: str = ""
 
     @property
@@ -106,7 +110,7 @@ def scheme_for(encoded: Encoded, objectives: tuple[Objective, ...], limits: Cons
         "error": limits.error_cap,
     }
     needed = [k for k in BASE if k in {"latency", "energy"} or k in objectives or caps[k] is not None]
-    found = [Coordinate(kind=k, limit=_floor(caps[k], units[BASE[k]])) for k in needed]  # type: ignore[arg-type]
+    found = [Coordinate(kind=k, limit=_floor(caps[k], units[BASE[k]]), asked=caps[k]) for k in needed]  # type: ignore[arg-type]
     if limits.max_segments is not None:
         found.append(Coordinate(kind="segments", limit=limits.max_segments))
     if limits.power_cap_w is not None:
@@ -114,7 +118,7 @@ def scheme_for(encoded: Encoded, objectives: tuple[Objective, ...], limits: Cons
     if "period" in objectives or limits.period_s is not None:
         processors = dict.fromkeys(place.processor for place in encoded.problem.places)
         limit = _floor(limits.period_s, units[0])
-        found += [Coordinate(kind="load", processor=name, limit=limit) for name in processors]
+        found += [Coordinate(kind="load", processor=name, limit=limit, asked=limits.period_s) for name in processors]
     return Scheme(encoded, tuple(found), watts=limits.power_cap_w)
 
 

@@ -19,6 +19,7 @@ from experiments.evaluator import reference_outputs
 from experiments.explain.boundary import crossings
 from experiments.explain.parts import plan_of
 from experiments.explain.proof import stitched
+from experiments.explain.report import ALONG
 from experiments.explain.rules import parse_rule, refused_by
 from experiments.explain.settle import Request, settle
 from experiments.explain.suggest import suggestions
@@ -189,6 +190,16 @@ def test_the_command_writes_the_table_and_a_plan_that_can_be_read_back(
     plan = read_plan(path)
     assert plan.digest == content["plan_digest"]
     assert [segment.processor for segment in plan.segments] == ["npu", "cpu", "npu"]
+
+
+def test_the_quantisers_of_a_refused_node_have_a_reason_too(tmp_path: Path) -> None:
+    save(around("Sigmoid"), tmp_path / "net.onnx")
+    given = ["--device", "sa8255p", "--precision", "int8", "--refuse", "Sigmoid", "--out", str(tmp_path / "out")]
+    assert placement.main([str(tmp_path / "net.onnx"), *given]) == 0
+    with (tmp_path / "out" / "placement" / "net-ort_qnn-sa8255p-int8" / "placement.csv").open() as file:
+        elsewhere = {row["operator"]: row["reason"] for row in csv.DictReader(file) if row["unit"] == "cpu"}
+    assert elsewhere["Sigmoid"] == "the profile refuses Sigmoid"
+    assert elsewhere["DequantizeLinear"] == ALONG
 
 
 def test_a_missing_library_is_the_cause_and_the_command_says_what_to_do(

@@ -271,6 +271,7 @@ def test_a_loop_costs_its_body_times_its_trips_or_says_what_to_give(
 
 INFEASIBLE = [
     (["--deadline", "0.02"], "deadline 0.02 s: the least reachable is 0.026 s, 0.006 s too much"),
+    (["--deadline", "1e-12"], "deadline 1e-12 s: the least reachable is 0.026 s"),
     (["--max-segments", "1", "--deadline", "0.027"], "deadline 0.027 s"),
     (["--pin", "A=npu", "--pin", "E=npu", "--deadline", "0.026"], "deadline 0.026 s"),
     (["--space", "order", "--memory-cap", "1"], "memory cap 1 bytes"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from compilers import CompilerError, DiedError, Limits, PassingError, Placement, get_compiler
+from compilers import CompilerError, DiedError, LimitError, Limits, PassingError, Placement, get_compiler
 from experiments.explain import settle as settling
 from experiments.explain.culprit import find_culprit
 from experiments.explain.rules import Rule, RuleError, parse_rule, refused_by
@@ -130,6 +130,22 @@ def test_a_crash_or_refusal_that_comes_again_is_searched_for(
 
     # Where all operators are of one kind, the others are tried, too.
     assert list(settled(monkeypatch, tmp_path, compile_segment).refused) == ["to d"]
+
+
+def test_what_passes_its_limit_twice_is_not_tried_twice_at_each_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    died: list[frozenset[str]] = []
+
+    def compile_segment(segment: Segment, *_: object) -> Taken:
+        if "to d" in names_of(segment):
+            died.append(frozenset(names_of(segment)))
+            raise LimitError("was stopped at its time limit of 600 s")
+        return Taken()
+
+    assert list(settled(monkeypatch, tmp_path, compile_segment).refused) == ["to d"]
+    assert died[0] == died[1]
+    assert len(set(died[1:])) == len(died[1:]) > 1
 
 
 def test_a_crash_that_comes_once_blames_no_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -172,6 +172,8 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
     ("arguments", "message"),
     [
         (["R12", "--set", "frame=1"], "did you mean frame_s"),
+        (["R12", "--set", "frame_s=0ms"], "frame_s is above 0 (these may be 0: dwell_s"),
+        (["R16", "--set", "batch=0"], "batch is above 0"),
         (["R10", "--table", "none.csv"], "cannot read none.csv"),
         (["R10", "--set", "runs=2"], "recorded logs only"),
         (["R11", "--set", "spread_violation_ratio=2"], "is a share, below 1"),
@@ -210,3 +212,9 @@ def test_a_file_of_ones_own_is_not_taken_for_the_published_table_of_its_name(
     assert published([str(path)]) == 0
     assert "DIFFERS: b: power x latency" in capsys.readouterr().out
     assert load_table(name).report in {"A", "B"}
+
+
+@pytest.mark.parametrize("figure", ["wake_s=0ms", "wake_j_low=0", "largest_gap_s=0"])
+def test_what_takes_no_time_or_energy_may_be_0(figure: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["R16", "--set", figure]) == 0
+    assert not {"nan", "inf"} & set(capsys.readouterr().out.replace(",", " ").split())
