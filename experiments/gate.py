@@ -9,8 +9,10 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from experiments import store
-from experiments.evaluator.noise import NoiseError, Ratio, drift_ratio, ratio_of_medians
+from experiments.evaluator.noise import NoiseError, Ratio, between_runs, drift_ratio, ratio_of_medians
 from experiments.units import counted, joules, seconds
 
 if TYPE_CHECKING:
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HARDWARE: Final = ("cpu", "cores")
+_VERSIONS: Final = ("versions", "compilers")
 _MOST_DRIFT: Final = 0.1
+_TAIL: Final = 0.95
 
 
 class GateError(ValueError):
@@ -85,7 +89,8 @@ def compare_folders(baseline: Path, current: Path, limits: Limits, *, force: boo
     """Compare two folders that `experiments.pareto` wrote.
 
     Raises:
-        GateError: a folder has no results, they are of different models, or of different hardware without `force`.
+        GateError: a folder has no results or damaged ones, they are of different models, or of different hardware
+            without `force`.
     """
     before, after = _rows(baseline), _rows(current)
     models = {row.model for row in (*before.values(), *after.values())}
@@ -103,7 +108,7 @@ def compare_folders(baseline: Path, current: Path, limits: Limits, *, force: boo
         for name, row in after.items()
         if name not in before and row.status != "failed"
     ]
-    return Report(comparisons=tuple(comparisons), notes=notes)
+    return Report(comparisons=tuple(comparisons), notes=(*notes, *_unread(baseline), *_unread(current)))
 
 
 def _rows(folder: Path) -> dict[str, store.Row]:
@@ -111,8 +116,31 @@ def _rows(folder: Path) -> dict[str, store.Row]:
         raise GateError(f"{folder} has no {store.OUTCOMES_FILE}; give the folder that experiments.pareto wrote")
     rows = {_name(row): row for row in store.read_rows(folder).values()}
     if not any(row.status != "failed" for row in rows.values()):
-        raise GateError(f"{folder} holds no candidate that came to a cost")
+        raise GateError("; ".join([f"{folder} holds no candidate that came to a cost", *_unread(folder)]))
+    for name, row in rows.items():
+        _see_numbers(folder, name, row)
     return rows
+
+
+def _unread(folder: Path) -> tuple[str, ...]:
+    """Say that some candidates may be missing because their lines cannot be read."""
+    count, file = store.unreadable_lines(folder), folder / store.OUTCOMES_FILE
+    return (f"{counted(count, 'line')} of {file} cannot be read: cut short, or of another version",) if count else ()
+
+
+def _see_numbers(folder: Path, name: str, row: store.Row) -> None:
+    """Refuse costs that are none: NaN compares as the same as everything."""
+    sound = all(value is None or _is_above_zero(value) for value in (row.latency_s, row.energy_j))
+    listed = all(isinstance(samples, tuple) for samples in (row.samples_s or (), row.process_medians_s or ()))
+    if not (sound and listed and all(map(_is_above_zero, (*(row.samples_s or ()), *(row.process_medians_s or ()))))):
+        raise GateError(
+            f"{folder / store.OUTCOMES_FILE} is damaged: {name} has a latency, an energy or a sample that is not a "
+            "number above 0"
+        )
+
+
+def _is_above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
 def _name(row: store.Row) -> str:
@@ -139,7 +167,7 @@ def _surroundings(baseline: Path, current: Path, *, force: bool, matters: bool) 
     for key in ("usable_cores", "governor"):
         old, new = (before or {}).get(key), (after or {}).get(key)
         notes += [f"{key} {old} -> {new}"] if old != new else []
-    for part in ("versions", "compilers"):
+    for part in _VERSIONS:
         old, new = (before or {}).get(part) or {}, (after or {}).get(part) or {}
         notes += [f"{k} {old.get(k)} -> {new.get(k)}" for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
     return tuple(notes)
@@ -164,7 +192,9 @@ def _environment(folder: Path) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise GateError(f"{folder / 'environment.json'} is damaged: {error}") from error
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(found.get(part) or {}, dict) for part in _VERSIONS):
+        raise GateError(f"{folder / 'environment.json'} is damaged: it does not hold what experiments.pareto writes")
+    return found
 
 
 def _compare(name: str, before: store.Row, after: store.Row | None, limits: Limits, seed: int) -> list[Comparison]:
@@ -196,7 +226,7 @@ def _compare(name: str, before: store.Row, after: store.Row | None, limits: Limi
             before=seconds(before.latency_s),
             after=seconds(after.latency_s),
             ratio=latency,
-            remark=_remark(before, after),
+            remark=_remark(before, after, limits),
         )
     ]
     if limits.energy is not None and before.energy_j and after.energy_j:
@@ -220,7 +250,10 @@ def judge(ratio: Ratio, threshold: float) -> Verdict:
 
 
 def _latency_ratio(before: store.Row, after: store.Row, limits: Limits, seed: int) -> Ratio:
-    """Resample where there are samples on both sides; simulated and modelled latencies have no noise."""
+    """Resample where there are samples on both sides; simulated and modelled latencies have no noise.
+
+    What a device measured came without samples: of its noise only the spread from run to run is known.
+    """
     assert before.latency_s is not None, "checked by the caller"
     assert after.latency_s is not None, "checked by the caller"
     if before.samples_s and after.samples_s:
@@ -229,8 +262,9 @@ def _latency_ratio(before: store.Row, after: store.Row, limits: Limits, seed: in
             return ratio_of_medians(before.samples_s, after.samples_s, run_noise=noise, seed=seed)
         except NoiseError as error:
             raise GateError(f"{_name(before)}: {error}") from error
-    exact = after.latency_s / before.latency_s
-    return Ratio(typical=exact, low=exact, high=exact)
+    ratio = after.latency_s / before.latency_s
+    noise = limits.run_noise if "measured" in {before.latency_source, after.latency_source} else 0.0
+    return between_runs(ratio, noise)
 
 
 def _between_runs(row: store.Row) -> float:
@@ -262,8 +296,12 @@ def _sources(before: str | None, after: str | None) -> str:
     return "" if before == after else f"{before} before, {after} now"
 
 
-def _remark(before: store.Row, after: store.Row) -> str:
+def _remark(before: store.Row, after: store.Row, limits: Limits) -> str:
     parts = list(filter(None, [_sources(before.latency_source, after.latency_source)]))
+    if before.samples_s and after.samples_s:
+        tails = [float(np.quantile(samples, _TAIL)) for samples in (before.samples_s, after.samples_s)]
+        if tails[1] > limits.latency * tails[0]:
+            parts.append(f"the slowest {1 - _TAIL:.0%} of the calls take {tails[1] / tails[0]:.2g} times as long")
     if after.samples_s:
         drift = drift_ratio(after.samples_s)
         if abs(drift - 1.0) > _MOST_DRIFT:

@@ -256,15 +256,25 @@ def alone_in(folder: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 def read_rows(folder: Path) -> dict[str, Row]:
     """Read the rows of a run by key, the last one of a key counting; a line cut short or damaged is left out."""
+    return {row.key: row for row in map(_row_of, _lines(folder)) if row is not None}
+
+
+def unreadable_lines(folder: Path) -> int:
+    """Count the lines of a run that hold no row: cut short, damaged, or with fields of another version."""
+    return sum(_row_of(line) is None for line in _lines(folder))
+
+
+def _lines(folder: Path) -> list[bytes]:
     path = folder / OUTCOMES_FILE
-    if not path.exists():
-        return {}
-    rows = {}
-    for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
-            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
-            rows[fields["key"]] = Row(**fields)
-    return rows
+    return [line for line in path.read_bytes().splitlines() if line.strip()] if path.exists() else []
+
+
+def _row_of(line: bytes) -> Row | None:
+    try:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
+        return Row(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def may_differ_next_time(row: Row) -> bool:

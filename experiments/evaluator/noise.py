@@ -54,12 +54,18 @@ def ratio_of_medians(
     tail = (1.0 - CONFIDENCE) / 2.0
     low, high = np.quantile(spread, [tail, 1.0 - tail])
     typical = math.log(float(np.median(trimmed(second))) / float(np.median(trimmed(first))))
-    between = 2.576 * math.sqrt(2.0) * run_noise
+    between = _between(run_noise)
     return Ratio(
         typical=math.exp(typical),
         low=math.exp(typical - math.hypot(max(typical - float(low), 0.0), between)),
         high=math.exp(typical + math.hypot(max(float(high) - typical, 0.0), between)),
     )
+
+
+def between_runs(ratio: float, run_noise: float) -> Ratio:
+    """Bound a ratio of two medians of which only the spread from run to run is known."""
+    off = _between(run_noise)
+    return Ratio(typical=ratio, low=ratio * math.exp(-off), high=ratio * math.exp(off))
 
 
 def paired_ratio(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Ratio:
@@ -104,6 +110,11 @@ def effective_samples(samples: Sequence[float]) -> float:
     """Return how many independent samples these are worth, by their correlation with the next one."""
     rho = min(max(autocorrelation(samples), 0.0), 0.999)
     return len(samples) * (1.0 - rho) / (1.0 + rho)
+
+
+def _between(run_noise: float) -> float:
+    """Return the bound of a difference of two logarithms, each of that standard deviation, at 99 %."""
+    return 2.576 * math.sqrt(2.0) * run_noise
 
 
 def _medians(values: Array, rng: np.random.Generator) -> Array:

@@ -222,6 +222,59 @@ def test_wrong_input_is_told_in_one_sentence(tmp_path: Path, capsys: pytest.Capt
         main([good, good, "--threshold", "0.9"])
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"latency_s": float("nan")},
+        {"latency_s": 0.0},
+        {"latency_s": "fast"},
+        {"energy_j": -1.0},
+        {"samples_s": ["a"] * 10},
+        {"samples_s": 3},
+    ],
+)
+def test_a_damaged_baseline_is_refused_and_never_passes(
+    damage: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN had compared as the same as everything, the rest ended in tracebacks."""
+    good, bad = folder(tmp_path / "a", ROW), folder(tmp_path / "b")
+    (tmp_path / "b" / "outcomes.jsonl").write_text(json.dumps({**dataclasses.asdict(ROW), **damage}) + "\n")
+    for pair in ([good, bad], [bad, good]):
+        assert main(pair) == 2
+        assert "b/outcomes.jsonl is damaged: ort_cpu host/cpu fp32" in capsys.readouterr().err
+
+
+def test_lines_that_cannot_be_read_are_counted_and_a_damaged_environment_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, short = folder(tmp_path / "a", ROW), folder(tmp_path / "b", ROW)
+    with (tmp_path / "b" / "outcomes.jsonl").open("a") as file:
+        file.write('{"key": "cut sh\n[1]\n\n')
+    assert main([short, good]) == 0
+    assert f"- 2 lines of {short}/outcomes.jsonl cannot be read" in capsys.readouterr().out
+    (tmp_path / "a" / "environment.json").write_text(json.dumps({**HOST, "versions": ["onnxruntime"]}))
+    assert main([short, good]) == 2
+    assert "environment.json is damaged" in capsys.readouterr().err
+
+
+def test_a_device_s_figures_without_samples_have_the_noise_between_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = folder(tmp_path / "a", ROW)
+    for name, latency_s, verdict in (("b", 1.001e-3, "same"), ("c", 1.25e-3, "**regression**")):
+        current = folder(tmp_path / name, dataclasses.replace(ROW, latency_s=latency_s))
+        assert main([before, current]) == int(verdict != "same")
+        assert f"| {verdict} |" in capsys.readouterr().out
+
+
+def test_a_tail_that_the_median_does_not_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calls = np.where(np.random.default_rng(1).random(100) < 0.15, 3e-3, 1e-3)
+    before = folder(tmp_path / "a", measured(noisy(1e-3, 0)))
+    current = folder(tmp_path / "b", measured(tuple(calls * np.asarray(noisy(1.0, 2)))))
+    assert main([before, current]) == 0
+    assert "same: the slowest 5% of the calls take 2.8 times as long" in capsys.readouterr().out
+
+
 @contextlib.contextmanager
 def opened() -> Iterator[Callable[[], None]]:
     yield lambda: None
