@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,17 @@ def test_a_seed_and_a_limit_are_not_negative(parser: argparse.ArgumentParser) ->
             assert callable(action.type)
             with pytest.raises(argparse.ArgumentTypeError, match="expected "):
                 action.type("-1")
+
+
+def test_help_waits_for_no_library() -> None:
+    script = f"""
+import contextlib, importlib, sys
+for command in {COMMANDS}:
+    with contextlib.suppress(SystemExit):
+        importlib.import_module(command).main(["--help"])
+sys.exit(" ".join(sorted({{"numpy", "onnx", "networkx", "rich", "matplotlib", "scipy"}} & set(sys.modules))) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=FOLDER.parent, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

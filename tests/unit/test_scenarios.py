@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiments.published import load_table
-from experiments.scenarios import study, study_names
 from experiments.scenarios.__main__ import main
+from experiments.scenarios.catalogue import study, study_names
 from experiments.scenarios.endurance import endurance, t11c_runs
 from experiments.scenarios.memory import temperature_of, violations_at, weight_bytes
 from experiments.scenarios.power_states import wake_up
