@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.calibration.features import OPTIONS, REFERENCES, VTCM_MB, Simulation, Sizes, options
 from experiments.calibration.fit import fit_relative, interval, percentage_errors
+from experiments.contradiction import WITNESS, contradiction
 from partition import DRAM_BYTES, MACS, OVERHEAD, LatencyModel
 
 if TYPE_CHECKING:
@@ -72,11 +73,11 @@ def samples(
     A sample has the terms that could be simulated: a chip whose simulator refused the graph is not among them. A row
     that ran partly on the CPU or GPU of its device is no sample: the simulator knows the NPU alone.
     """
-    known = tuple(simulations)
+    known = believed(simulations)
     sizes = Sizes(known)
     by_case: dict[tuple[str, str, str, int], dict[str, Simulation]] = defaultdict(dict)
     for s in known:
-        by_case[s.model, s.precision, s.compiler, s.vtcm_mb][s.chip] = s
+        by_case[_case(s)][s.chip] = s
     found, refused = [], {}
     for row in rows:
         size = sizes.of(row)
@@ -93,6 +94,21 @@ def samples(
         else:
             found.append(sample)
     return tuple(found), refused
+
+
+def believed(simulations: Iterable[Simulation]) -> tuple[Simulation, ...]:
+    """Turn simulated times that the simulation of the next generation contradicts into refusals."""
+    known = tuple(simulations)
+    witnesses = {_case(s): s.simulated_s for s in known if s.chip == WITNESS and s.simulated_s is not None}
+    found = []
+    for s in known:
+        reason = s.simulated_s and _case(s) in witnesses and contradiction(s.chip, s.simulated_s, witnesses[_case(s)])
+        found.append(dataclasses.replace(s, simulated_s=None, refusal=reason) if reason else s)
+    return tuple(found)
+
+
+def _case(simulation: Simulation) -> tuple[str, str, str, int]:
+    return simulation.model, simulation.precision, simulation.compiler, simulation.vtcm_mb
 
 
 def by_key(found: Iterable[Sample]) -> dict[Key, tuple[Sample, ...]]:

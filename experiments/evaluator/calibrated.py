@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from compilers import Action, CompilerError, Estimate, Latency, Source, compile_segment, get_compiler
+from experiments.contradiction import WITNESS, contradiction, is_doubtful
 from experiments.units import seconds
 from partition import DRAM_BYTES, MACS, CalibrationSet, LatencyModel, Segment, load_device
 
@@ -57,6 +58,7 @@ def _predicted(
     fitted = {**dict(calibration.options.get(segment.compiler, ())), **dict(model.options)}
     estimates = {name: _reference(segment, name, fitted, build, limits) for name in _needed(model, calibration)}
     terms = {name: estimate.latency.typical_s for name, estimate in estimates.items()}
+    _refuse_contradicted(segment, terms, fitted, build, limits)
     work = _work(segment, model, estimates, calibration)
     predicted_s = model.predict({**terms, **work})
     first = next(iter(estimates.values()))
@@ -97,6 +99,24 @@ def _reference(segment: Segment, name: str, fitted: Mapping[str, str], build: Pa
     if why_not is not None:
         raise CompilerError(f"no prediction from {name}: {why_not}")
     return compiler.estimate(compile_segment(there, build, limits))
+
+
+def _refuse_contradicted(
+    segment: Segment, simulated_s: Mapping[str, float], fitted: Mapping[str, str], build: Path, limits: Limits
+) -> None:
+    """Refuse a long time on one generation of silicon that the next contradicts; nothing where that has none."""
+    doubtful = {name: time_s for name, time_s in simulated_s.items() if is_doubtful(name, time_s)}
+    if not doubtful:
+        return
+    witness_s = simulated_s.get(WITNESS)
+    try:
+        witness_s = witness_s or _reference(segment, WITNESS, fitted, build, limits).latency.typical_s
+    except CompilerError:
+        return
+    for name, time_s in doubtful.items():
+        reason = contradiction(name, time_s, witness_s)
+        if reason is not None:
+            raise CompilerError(reason)
 
 
 def _work(

@@ -258,3 +258,18 @@ def test_references_have_the_memory_of_the_chip_that_they_stand_for(
         with pytest.raises(CompilerError, match="not here"):
             predicted(segment(device, **own), known, tmp_path)
     assert asked == [("sa8540", {"vtcm_mb": size}) for size in ("2", "8", "4")]
+
+
+@pytest.mark.parametrize("device", ["qcs9075", "sm8650"])
+def test_a_long_time_that_the_next_generation_contradicts_is_refused(
+    device: str, simulated: dict[str, float | None], tmp_path: Path
+) -> None:
+    reference = device if device == "qcs9075" else "sa8255p"
+    asked, known = segment(device), calibration(model(device, **{reference: 1.0}))
+    simulated |= {reference: 0.073, "sa8797": 0.0085}
+    with pytest.raises(CompilerError, match=f"8.6 times as long on {reference} as on sa8797"):
+        predicted(asked, known, tmp_path)
+    for believed in ({"sa8797": 0.02}, {"sa8797": None}, {"sa8797": 0.0001, reference: 0.01}):
+        simulated |= {reference: 0.073, **believed}
+        time_s = simulated[reference]
+        assert predicted(asked, known, tmp_path)[0].latency.typical_s == pytest.approx(time_s)

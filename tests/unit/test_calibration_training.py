@@ -247,3 +247,30 @@ def test_a_latency_model_names_the_memory_that_its_simulations_had() -> None:
     small = [dataclasses.replace(s, vtcm_mb=2) for s in usual]
     assert {model.options for model in fit_all(small)} == {(("vtcm_mb", "2"),)}
     assert {model.options for model in fit_all(usual)} == {()}
+
+
+def test_a_time_that_the_next_generation_contradicts_is_no_sample() -> None:
+    """NASNet in fp16, whose bounds and costs tell nothing: 73 ms on v73, 8.5 ms on v81, and 25 ms measured."""
+    simulated = [
+        Simulation(
+            key=f"{model}{chip}", model=model, precision="fp16", compiler="snpe", chip=chip, simulated_s=time_s,
+            dram_bytes=10**8, macs=2 * 10**10,
+        )
+        for model, times_s in (("nasnet", (0.079, 0.377, 0.0089)), ("fcn", (0.065, 0.104, 0.024)))
+        for chip, time_s in zip(REFERENCES, times_s, strict=True)
+    ]  # fmt: skip
+    rows = [
+        Measurement(
+            model=model,
+            precision="fp16",
+            device=device,
+            compiler="snpe",
+            latency_s=0.02,
+            **npu_facts(load_device(device)),
+        )
+        for model in ("nasnet", "fcn")
+        for device in ("sa8255p", "sm8650")
+    ]
+    found, refused = samples_of(rows, simulated)
+    assert [(s.row.model, s.row.device) for s in found] == [("fcn", "sa8255p"), ("fcn", "sm8650")]
+    assert "8.9 times as long on sa8255p as on sa8797" in refused["nasnet", "fp16", "snpe"]
