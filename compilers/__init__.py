@@ -22,6 +22,7 @@ from compilers.artefact import (
     tree_size_bytes,
     write_artefact,
 )
+from compilers.compatibility import known_bad
 from compilers.machine import cpu_model
 from compilers.ort_session import reference_session
 from compilers.profile import KernelTime
@@ -57,6 +58,7 @@ __all__ = [
     "cpu_model",
     "get_compiler",
     "in_child",
+    "known_bad",
     "longest_chain",
     "read_artefact",
     "reference_session",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
 from compilers.adapter import LIBRARY_HASHES, CompilerError, DiedError, LimitError, PassingError
 from compilers.artefact import Artefact, read_artefact, write_artefact
+from compilers.compatibility import known_bad
 from compilers.registry import get_compiler
 from partition import Segment
 
@@ -54,7 +55,11 @@ def compile_segment(segment: Segment, root: Path, limits: Limits) -> Artefact:
     Raises:
         CompilerError: the backend refused, now or in an earlier run with the same versions, or it crashed
             or ran into a limit.
+        PassingError: the versions installed are known to be bad together, also where an earlier run compiled it.
     """
+    bad = known_bad(segment.compiler)
+    if bad is not None:
+        raise PassingError(bad)
     segment = get_compiler(segment.compiler).plain(segment)
     directory = artefact_dir(segment, root.resolve())  # the child works in another folder
     artefact = read_artefact(directory)

@@ -1,6 +1,7 @@
 """The plan to deploy, and why: `python -m experiments.advise MODEL --device D [--rate R]`.
 
-Exit code: 0 with an advice, 1 when no candidate meets the demands, 2 for wrong arguments or a bad model.
+Exit code: 0 with an advice, 1 when no candidate came to a cost or none meets the demands, 2 for wrong arguments or a
+bad model.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, evaluate what is not known yet, and advise."""
     options = _parser().parse_args(argv)
     from experiments.advice.job import run
+    from experiments.sustained_job import NothingUsableError
 
-    return exit_code(lambda: run(options))
+    return exit_code(lambda: run(options), failed=(NothingUsableError,))
 
 
 def _parser() -> argparse.ArgumentParser:

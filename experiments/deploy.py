@@ -3,8 +3,8 @@
 PLAN is a `plans/<digest>.json` that `experiments.pareto` or `experiments.placement` wrote. The folder holds the
 artefacts, `run.sh` (adb for Android, ssh for Linux boards), `device.sh` and `manifest.json`.
 
-Exit code: 0 done, 1 when the device did not run it or computed something else, 2 for wrong arguments or a plan that
-cannot be deployed.
+Exit code: 0 done, 1 when the device did not run it or computed something else, or the backend as installed does not
+compile, 2 for wrong arguments or a plan that cannot be deployed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from experiments.candidates import (
     splits,
     whole_graph,
 )
-from experiments.compatibility import known_bad
 from experiments.console import Progress, open_console
 from experiments.environment import environment
 from experiments.evaluator import (
@@ -335,7 +334,7 @@ def _evaluate_all(
 
     def first_step(candidate: Candidate) -> tuple[Artefact, ...] | Evaluation | Failure:
         with progress.busy(f"compiling {candidate.title}"):
-            artefacts = _refused(candidate.plan) or compile_plan(candidate.plan, context)
+            artefacts = compile_plan(candidate.plan, context)
         if isinstance(artefacts, Failure) or is_measured(candidate.plan):
             return artefacts
         with progress.busy(f"running {candidate.title}"):
@@ -365,22 +364,6 @@ def _evaluate_all(
 
 def _state(outcome: Evaluation | Failure) -> str:
     return f"failed: {outcome.reason}" if isinstance(outcome, Failure) else "ok"
-
-
-def _refused(plan: Plan) -> Failure | None:
-    """Refuse a plan whose backend is installed in versions that are known to be bad together."""
-    for index, segment in enumerate(plan.segments):
-        reason = known_bad(segment.compiler)
-        if reason is not None:
-            return Failure(
-                plan_digest=plan.digest,
-                segment=index,
-                compiler=segment.compiler,
-                action="compile",
-                reason=reason,
-                log="",
-            )
-    return None
 
 
 def _as_completed(futures: Mapping[Future[Any], Candidate], progress: Progress) -> Iterator[Future[Any]]:

@@ -9,15 +9,12 @@ import contextlib
 import csv
 import dataclasses
 import fcntl
-import functools
-import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 from compilers import adapters_hash, get_compiler
 from experiments.arguments import UserError
-from experiments.compatibility import table_hash
 from experiments.evaluator import NOT_METERED, PROVISIONAL, Evaluation, Failure
 from experiments.files import naming, writing
 
@@ -152,10 +149,9 @@ def row(plan: Plan, key: str, model: str, cuts: tuple[str, ...], outcome: Evalua
     return Row(**about, status=status, reason=why_not, refused_by=by, **_costs(outcome))
 
 
-@functools.cache
 def what_refuses() -> str:
-    """Name the code and the table of ours that say why a plan is not taken, or not where it was asked for."""
-    return hashlib.sha256(f"{adapters_hash()}:{table_hash()}".encode()).hexdigest()[:12]
+    """Name the code of ours that says why a plan is not taken, or not where it was asked for."""
+    return adapters_hash()[:12]
 
 
 def _standing(outcome: Evaluation) -> tuple[str, str | None]:

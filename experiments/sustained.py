@@ -1,7 +1,7 @@
 """What a model costs after the first minute: `python -m experiments.sustained MODEL --device D --trace poisson:5/s`.
 
 Simulates every evaluated candidate of one device under a workload trace: heat, throttling, clocks and power states.
-Exit code: 0 done, 1 no candidate can be simulated, 2 for wrong arguments, a bad model or a bad trace.
+Exit code: 0 done, 1 no candidate came to a cost or can be simulated, 2 for wrong arguments, a bad model or a bad trace.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, evaluate what is not known yet, simulate and report."""
     options = _parser().parse_args(argv)
-    from experiments.sustained_job import run
+    from experiments.sustained_job import NothingUsableError, run
 
-    return exit_code(lambda: run(options))
+    return exit_code(lambda: run(options), failed=(NothingUsableError,))
 
 
 def _parser() -> argparse.ArgumentParser:

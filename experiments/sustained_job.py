@@ -122,20 +122,27 @@ def _first(trace: Trace) -> str:
     return f": the first request comes after {seconds(float(trace.arrivals_s[0]))}; let the trace begin at 0"
 
 
+class NothingUsableError(RuntimeError):
+    """The model was evaluated, and no candidate came to a cost; the message names the run."""
+
+
 def evaluated_rows(options: argparse.Namespace, device: Device) -> tuple[Path, tuple[store.Row, ...]]:
     """Return the folder of the run and its rows on the device with a cost, evaluating first when it is not a folder.
 
     Raises:
-        UserError: the model cannot be evaluated, or there is no usable candidate.
+        UserError: the model cannot be evaluated, or the folder given has no usable candidate.
+        NothingUsableError: no candidate came to a cost.
     """
     folder = Path(options.model)
-    if not (folder / store.OUTCOMES_FILE).is_file():
+    given = (folder / store.OUTCOMES_FILE).is_file()
+    if not given:
         folder = _evaluate(options)
     known = {row.plan_digest: row for row in store.read_rows(folder).values()}
     rows = tuple(row for row in known.values() if row.device == device.name and row.status != "failed")
     if not any(row.status == "ok" for row in rows):
         devices = ", ".join(sorted({row.device for row in known.values()})) or "none"
-        raise UserError(f"{folder} has no usable candidate on {device.name} (it has devices: {devices})")
+        kind = UserError if given else NothingUsableError
+        raise kind(f"{folder} has no usable candidate on {device.name} (it has devices: {devices})")
     return folder, rows
 
 

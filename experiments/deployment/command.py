@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from compilers import CompilerError, Latency, Limits, get_compiler
+from compilers import CompilerError, Latency, Limits, PassingError, get_compiler
 from experiments import store
 from experiments.console import open_console
 from experiments.deployment.bundle import TOOLS, Bundled, bundle, copy_files, manifest
@@ -55,7 +55,7 @@ def deploy(options: Options) -> int:
 
     Raises:
         DeployError: the plan cannot be deployed.
-        RunError: the device did not run it.
+        RunError: the device did not run it, or what stands in the way of a compile is no matter of the plan.
     """
     console = open_console()
     try:
@@ -70,6 +70,8 @@ def deploy(options: Options) -> int:
     try:
         bundled = bundle(plan, feed, options.seed, options.build, limits)
         reference = reference_outputs(whole, feed, limits) if whole and options.execute else None
+    except PassingError as error:  # no fault of the plan's
+        raise RunError(error.reason) from error
     except CompilerError as error:
         raise DeployError(f"the plan cannot be deployed: {error.reason}") from error
     _write(plan, bundled, transport, folder, options)

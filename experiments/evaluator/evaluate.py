@@ -22,6 +22,7 @@ from compilers import (
     Source,
     compile_segment,
     get_compiler,
+    known_bad,
 )
 from experiments.evaluator.calibrated import calibrated, is_covered, latency_models
 from experiments.evaluator.energy import Energy, UnknownFigureError, add_energies, measured_energy, modelled_energy
@@ -105,11 +106,16 @@ def settings() -> dict[str, object]:
 
 
 def depends_on(plan: Plan) -> list[object]:
-    """List what a plan's costs depend on, JSON-ready: devices' figures, compilers, and this machine where it is one."""
+    """List what a plan's costs depend on, JSON-ready: devices' figures, compilers, and this machine where it is one.
+
+    Versions that are known to be bad are part of it, so that no cost of theirs is taken from an earlier run.
+    """
     asked = [(get_compiler(s.compiler), s) for s in plan.segments]
     machines = [compiler.machine(s.device, s.processor) for compiler, s in asked]
     here = [machines, settings()] if any(machines) else []
-    return [plan.digest, [repr(s.device) for _, s in asked], [compiler.version() for compiler, _ in asked], here]
+    versions = [compiler.version() for compiler, _ in asked]
+    bad = filter(None, (known_bad(s.compiler) for _, s in asked))
+    return [plan.digest, [repr(s.device) for _, s in asked], versions, here, *bad]
 
 
 def compile_plan(plan: Plan, context: Context) -> tuple[Artefact, ...] | Failure:

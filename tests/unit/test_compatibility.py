@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.compatibility import known_bad
+from compilers import known_bad
 from experiments.pareto import main as pareto
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_what_is_installed_here_is_not_known_to_be_bad() -> None:
 def test_the_main_job_stores_it_as_a_failure_and_compiles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("experiments.job.known_bad", lambda _: "known to be bad: x 1 with y 2: it crashes; upgrade y")
+    monkeypatch.setattr("compilers.sandbox.known_bad", lambda _: "known to be bad: x 1 with y 2: it crashes; upgrade y")
     asked = ["squeezenet1_1", "--device", "host", "--backends", "tvm", "--precisions", "fp32", "--splits", "0"]
     assert pareto([*asked, "--out", str(tmp_path)]) == 1
     (path,) = tmp_path.glob("*/outcomes.jsonl")

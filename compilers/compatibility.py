@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -17,13 +16,12 @@ if TYPE_CHECKING:
 _TABLE: Final = Path(__file__).with_name("compatibility.toml")
 
 
-def table_hash() -> str:
-    """Hash the table, so that a refusal of an earlier one is not taken for one of today's."""
-    return hashlib.sha256(_TABLE.read_bytes()).hexdigest()
-
-
+@functools.cache
 def known_bad(backend: str, version: Callable[[str], str] = importlib.metadata.version) -> str | None:
-    """Say what is wrong with the versions installed for a backend, and the way out; None when nothing is known."""
+    """Say what is wrong with the versions installed for a backend, and the way out; None when nothing is known.
+
+    Asks the metadata of the packages, imports none.
+    """
     for entry in _entries():
         have = _matching(entry["versions"], version) if entry["backend"] == backend else None
         if have:
