@@ -8,8 +8,6 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from packaging.specifiers import SpecifierSet
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -36,6 +34,8 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 def _matching(wanted: Mapping[str, Any], version: Callable[[str], str]) -> str | None:
     """Name the installed versions when every one is in the range, None otherwise."""
+    from packaging.specifiers import SpecifierSet  # 6 ms, of which most backends and every child have no need
+
     found = []
     for name, span in wanted.items():
         try:

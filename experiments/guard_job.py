@@ -14,7 +14,7 @@ import numpy as np
 from compilers import Action, CompilerError, Limits, compile_segment, get_compiler
 from experiments.arguments import UserError
 from experiments.evaluator.child_session import ChildSession, EndedError, PlanSession, Step, steps_of
-from experiments.evaluator.fallback import Arrays, Breaker, Event, FallbackError, FallbackSession
+from experiments.evaluator.fallback import Arrays, Breaker, Event, FallbackError, FallbackSession, one_line
 from experiments.evaluator.fidelity import output_error, worst
 from experiments.plans import read_plan
 from experiments.units import counted, seconds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from graphs import OutputError
+    from graphs import OutputError, TensorSpec
 
 _SIGNALS: Final = {"hang": signal.SIGSTOP, "crash": signal.SIGSEGV}
 _KILL_MARGIN_S: Final = 10.0
@@ -69,11 +69,11 @@ def _guarded(
         first.wait()
     except (EndedError, CompilerError) as error:
         if on_event is not None:
-            on_event(Event(at_s=time.monotonic(), what="not loaded", reason=str(error)))
+            on_event(Event(at_s=time.monotonic(), what="not loaded", reason=one_line(error)))
     # The child keeps the limit by itself; the outer one is for what even ending it does not end.
     outer = dataclasses.replace(breaker, time_limit_s=breaker.time_limit_s + _KILL_MARGIN_S)
-    shapes = {spec.name: spec.shape for spec in plan.outputs}
-    return first, behind, FallbackSession(first, behind, shapes, breaker=outer, on_event=on_event)
+    session = FallbackSession(first, behind, plan.outputs, inputs=_inputs(plan), breaker=outer, on_event=on_event)
+    return first, behind, session
 
 
 def on_cpu(plan: Plan) -> Plan:
@@ -181,16 +181,25 @@ def _inject(first: ChildSession, kind: str, call: int) -> None:
     os.kill(first.pid, _SIGNALS[kind])
 
 
-def _feed(plan: Plan, seed: int) -> Arrays:
-    """Draw what comes from outside: what a segment reads and none before it makes, and outputs that nobody makes."""
-    feed: Arrays = {}
+def _inputs(plan: Plan) -> tuple[TensorSpec, ...]:
+    """List what comes from outside: what a segment reads and none before it makes, and outputs that nobody makes."""
+    outside: dict[str, TensorSpec] = {}
     made: set[str] = set()
     for segment in plan.segments:
-        drawn = random_inputs(segment.graph, seed)
-        feed = {**{name: array for name, array in drawn.items() if name not in made}, **feed}
+        outside = {**{spec.name: spec for spec in segment.graph.inputs() if spec.name not in made}, **outside}
         made.update(spec.name for spec in segment.graph.outputs())
-    passed = [spec for spec in plan.outputs if spec.name not in made and spec.name not in feed]
-    return {**feed, **{spec.name: np.zeros(spec.shape or (), spec.dtype) for spec in passed}}
+    return (*outside.values(), *(spec for spec in plan.outputs if spec.name not in {*made, *outside}))
+
+
+def _feed(plan: Plan, seed: int) -> Arrays:
+    """Draw what comes from outside."""
+    drawn: Arrays = {}
+    for segment in plan.segments:
+        drawn = {**random_inputs(segment.graph, seed), **drawn}
+    return {
+        spec.name: drawn[spec.name] if spec.name in drawn else np.zeros(spec.shape or (), spec.dtype)
+        for spec in _inputs(plan)
+    }
 
 
 def _difference(error: OutputError) -> str:

@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from compilers import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from graphs import TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
-Shape = tuple[int | None, ...]
 _KEPT_EVENTS: Final = 1000
 
 
 class FallbackError(RuntimeError):
     """Neither session gave an answer; the message has both reasons."""
+
+
+class InputError(ValueError):
+    """What the caller gave is not what the model takes, which is no failure of a session; the message says both."""
 
 
 class NotReadyError(RuntimeError):
@@ -59,24 +64,25 @@ class FallbackSession(Session):
     """Runs the first session and, when that fails, answers from the second one.
 
     A call fails when it raises, takes longer than the limit, or gives outputs that are none: missing, of the wrong
-    shape, NaN or infinite where the second session's are not (the infinities of a mask are the model's own). After
-    `failures` in a row the first session is left alone for `pause_s`, then tried with one call. A call that ran into
-    its limit cannot be stopped here: until it returns, the first session counts as busy and is not called again. Vendor
-    code belongs in a `ChildSession`, which can be ended.
+    dtype or shape, NaN or infinite where the second session's are not (the infinities of a mask are the model's own).
+    After `failures` in a row the first session is left alone for `pause_s`, then tried with one call. A call that ran
+    into its limit cannot be stopped here: until it returns, the first session counts as busy and is not called again.
+    Vendor code belongs in a `ChildSession`, which can be ended.
     """
 
     def __init__(
         self,
         first: Session,
         second: Session,
-        expected: Mapping[str, Shape | None],
+        outputs: Sequence[TensorSpec],
         *,
+        inputs: Sequence[TensorSpec] = (),
         breaker: Breaker | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        """Take the sessions and the shapes that outputs must have (None = any size, or any shape)."""
-        self._first, self._second, self._expected = first, second, expected
+        """Take the sessions, what they must give, and what a call must bring."""
+        self._first, self._second, self._outputs, self._inputs = first, second, outputs, inputs
         self._breaker, self._clock, self._on_event = breaker or Breaker(), clock, on_event
         self._state, self._failures, self._opened_s = State.CLOSED, 0, 0.0
         self._stuck: _Call | None = None
@@ -97,8 +103,10 @@ class FallbackSession(Session):
         """Run once.
 
         Raises:
+            InputError: the inputs are not what the model takes; neither session was called.
             FallbackError: the second session failed, too.
         """
+        self._see_inputs(inputs)
         self.calls += 1
         reason = self._not_now()
         if reason is None:
@@ -115,6 +123,12 @@ class FallbackSession(Session):
         if self._stuck is None or self._stuck.done:
             self._first.close()
         self._second.close()
+
+    def _see_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        for spec in self._inputs:
+            wrong = _wrong(inputs, spec)
+            if wrong:
+                raise InputError(f"input {spec.name!r} {wrong}; the model takes {spec.name} {_kind(spec)}")
 
     def _not_now(self) -> str | None:
         """Say why the first session is not to be called; half-open the circuit when its pause is over."""
@@ -140,20 +154,20 @@ class FallbackSession(Session):
             self._log_once("not ready", str(call.error))
             return None, None
         if call.error is not None:
-            return None, f"{type(call.error).__name__}: {call.error}"
-        reason = _unusable(call.outputs, self._expected)
+            return None, one_line(call.error)
+        reason = _unusable(call.outputs, self._outputs)
         return (None, reason) if reason else (call.outputs, None)
 
     def _judged(self, outputs: Arrays, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs, or the second session's where those are finite and these are not."""
-        lost = _not_finite(outputs, self._expected)
+        lost = _not_finite(outputs, self._outputs)
         if lost:
             try:
                 answer = self._from_second(inputs, lost)
             except FallbackError:
                 self._failed(lost)
                 raise
-            lost = _not_finite(outputs, self._expected, beside=answer)
+            lost = _not_finite(outputs, self._outputs, beside=answer)
         if not lost:
             self._succeeded()
             return outputs
@@ -178,9 +192,9 @@ class FallbackSession(Session):
         try:
             outputs = self._second.run(inputs)
         except Exception as error:
-            self._log("both failed", f"{type(error).__name__}: {error}")
-            raise FallbackError(f"first session: {reason}; second session: {type(error).__name__}: {error}") from error
-        broken = _unusable(outputs, self._expected)
+            self._log("both failed", one_line(error))
+            raise FallbackError(f"first session: {reason}; second session: {one_line(error)}") from error
+        broken = _unusable(outputs, self._outputs)
         if broken:
             self._log("both failed", broken)
             raise FallbackError(f"first session: {reason}; second session: {broken}")
@@ -198,7 +212,7 @@ class FallbackSession(Session):
         try:
             self._on_event(event)
         except Exception as error:  # noqa: BLE001 - a full disk under a log must not cost the caller the answer
-            untold = Event(at_s=event.at_s, what="not told", reason=f"{type(error).__name__}: {error}")
+            untold = Event(at_s=event.at_s, what="not told", reason=one_line(error))
             self._events.append(untold)
 
 
@@ -229,22 +243,44 @@ class _Call:
             self.error = error
 
 
-def _unusable(outputs: object, expected: Mapping[str, Shape | None]) -> str:
+def one_line(error: BaseException) -> str:
+    """Write an error with its type on one line, as a log of events has it; a runtime's message may have many."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _unusable(outputs: object, expected: Sequence[TensorSpec]) -> str:
     """Say what makes outputs unusable, "" when nothing does."""
     if not isinstance(outputs, dict):
         return f"it returned {type(outputs).__name__} instead of outputs by name"
-    for name, shape in expected.items():
-        if name not in outputs:
-            return f"output {name!r} is missing"
-        array = np.asarray(outputs[name])
-        if shape is not None and not _fits(array.shape, shape):
-            return f"output {name!r} has shape {array.shape} instead of {shape}"
+    for spec in expected:
+        wrong = _wrong(outputs, spec)
+        if wrong:
+            return f"output {spec.name!r} {wrong}" + ("" if spec.name not in outputs else f" instead of {_kind(spec)}")
     return ""
 
 
-def _not_finite(outputs: Arrays, names: Iterable[str], beside: Arrays | None = None) -> str:
+def _wrong(arrays: Mapping[str, NDArray[Any]], spec: TensorSpec) -> str:
+    """Say how an array differs from what it should be, "" when it does not; of a dtype that numpy lacks, the shape."""
+    if spec.name not in arrays:
+        return "is missing"
+    array = np.asarray(arrays[spec.name])
+    other = spec.dtype in np.sctypeDict and array.dtype.name != spec.dtype
+    if other or spec.shape not in {None, array.shape}:
+        return f"is {array.dtype.name}{_sizes(array.shape)}"
+    return ""
+
+
+def _kind(spec: TensorSpec) -> str:
+    return spec.dtype if spec.shape is None else f"{spec.dtype}{_sizes(spec.shape)}"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _not_finite(outputs: Arrays, expected: Sequence[TensorSpec], beside: Arrays | None = None) -> str:
     """Say which output holds NaN or infinite values, beside others only where those are finite; "" for none."""
-    for name in names:
+    for name in (spec.name for spec in expected):
         bad = _bad(outputs[name])
         if beside is not None and bad.shape == np.shape(beside[name]):
             bad &= ~_bad(beside[name])
@@ -256,7 +292,3 @@ def _not_finite(outputs: Arrays, names: Iterable[str], beside: Arrays | None = N
 def _bad(values: NDArray[Any]) -> NDArray[np.bool_]:
     array = np.asarray(values)
     return ~np.isfinite(array) if array.dtype.kind in "fc" else np.zeros(array.shape, bool)
-
-
-def _fits(got: tuple[int, ...], wanted: Shape) -> bool:
-    return len(got) == len(wanted) and all(w in {None, g} for w, g in zip(wanted, got, strict=True))
