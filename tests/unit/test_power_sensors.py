@@ -77,6 +77,41 @@ def test_samples_that_support_nothing_are_refused(samples: Samples, message: str
         energy_per_inference(samples, window=(0.0, 2.0), idle=(0.0, 1.0), inferences=1)
 
 
+def with_a_gap(after_w: float, *, counts: bool) -> Samples:
+    """Idle at 2 W until 2 s, 2 W for 1 s more, then `after_w` with no reading until 12 s."""
+    times = [*np.arange(31) / 10, 12.0]
+    watts = np.array([2.0] * 31 + [after_w])
+    joules = np.cumsum(watts * np.diff(times, prepend=0.0))
+    return Samples(times_s=tuple(times), **({"joules": tuple(joules)} if counts else {"watts": tuple(watts)}))
+
+
+def test_a_counter_that_missed_readings_still_knows_the_joules_between_them() -> None:
+    energy = energy_per_inference(with_a_gap(6.0, counts=True), window=(2.0, 12.0), idle=(0.0, 2.0), inferences=1)
+    assert energy.gross_j == pytest.approx(2.0 + 9 * 6.0)  # the mean of its eleven steps would be 23.6
+    assert energy.net_j == pytest.approx(9 * 4.0)
+
+
+@pytest.mark.parametrize("kept", [(0.0, 5.0), (9.0, 12.0)], ids=["the clock is early", "late"])
+def test_a_window_that_the_samples_do_not_reach_over_is_refused(kept: tuple[float, float]) -> None:
+    times = np.arange(0.05, 14.0, 0.1)
+    chosen = times[(times < 2.0) | ((times > kept[0]) & (times < kept[1]))]
+    samples = Samples(times_s=tuple(chosen), watts=tuple(np.where(chosen < 2.0, 2.0, 6.0)))
+    with pytest.raises(WindowError, match=r"no sample in 7\.\d+ s of the measuring window of 10 s"):
+        energy_per_inference(samples, window=(2.0, 12.0), idle=(0.0, 2.0), inferences=1)
+
+
+def test_a_sampler_that_was_away_in_the_window_is_refused() -> None:
+    with pytest.raises(WindowError, match="no sample in 9 s of the measuring window of 10 s: readings are missing"):
+        energy_per_inference(with_a_gap(6.0, counts=False), window=(2.0, 12.0), idle=(0.0, 2.0), inferences=1)
+
+
+def test_a_rail_cannot_take_less_than_nothing() -> None:
+    t11 = t11b(100.0)
+    turned = Samples(times_s=t11.times_s, watts=tuple(-watts for watts in t11.watts or ()))
+    with pytest.raises(WindowError, match="-4 W in the measuring window: the sensor counts the other direction"):
+        energy_per_inference(turned, window=(7.0, 8.0), idle=(0.0, 2.0), inferences=100)
+
+
 def test_an_empty_window_and_no_inference_are_refused() -> None:
     with pytest.raises(WindowError, match="is empty"):
         energy_per_inference(t11b(100.0), window=(8.0, 8.0), idle=(0.0, 2.0), inferences=1)

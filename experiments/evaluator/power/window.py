@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 LEAST_SAMPLES: Final = 10
+_MOST_UNKNOWN: Final = 0.2  # of a window without a sample: at the least number of samples, every other one lost
 
 
 class WindowError(ValueError):
@@ -53,26 +54,27 @@ def energy_per_inference(
     """Integrate over the window, take the idle power from the idle window, and divide by the inferences.
 
     Raises:
-        WindowError: an empty or backward window, too few samples in one, NaN, or times out of order.
+        WindowError: an empty or backward window, too few samples in one or none in a fifth of it, NaN, a mean power
+            below zero, or times out of order.
     """
     if inferences < 1:
         raise WindowError("no inference ran in the window")
     times, watts, resolution_j = _power(samples)
-    busy = _inside(times, watts, window, "the measuring window")
-    quiet = _inside(times, watts, idle, "the idle window")
+    counts = samples.watts is None
+    busy = _inside(times, watts, window, "the measuring window", counts=counts)
+    quiet = _inside(times, watts, idle, "the idle window", counts=counts)
     length_s = window[1] - window[0]
-    mean_w, idle_w = float(busy.mean()), float(quiet.mean())
     # Each edge may fall anywhere between two samples, so a sample more or less belongs to the window.
-    period_s = length_s / len(busy)
-    edges_j = period_s * (float(watts.max() - watts.min()) if len(watts) else 0.0)
-    noise_w = math.hypot(_standard_error(busy), _standard_error(quiet))
+    unknown_s = max(length_s / len(busy.watts), busy.unknown_s)
+    edges_j = unknown_s * float(watts.max() - watts.min())
+    noise_w = math.hypot(busy.error_w, quiet.error_w)
     return MeasuredEnergy(
-        gross_j=mean_w * length_s / inferences,
-        net_j=(mean_w - idle_w) * length_s / inferences,
+        gross_j=busy.mean_w * length_s / inferences,
+        net_j=(busy.mean_w - quiet.mean_w) * length_s / inferences,
         uncertainty_j=(math.hypot(edges_j, resolution_j) + noise_w * length_s) / inferences,
-        idle_w=idle_w,
-        mean_w=mean_w,
-        samples=len(busy),
+        idle_w=quiet.mean_w,
+        mean_w=busy.mean_w,
+        samples=len(busy.watts),
         inferences=inferences,
         window_s=length_s,
     )
@@ -138,11 +140,22 @@ def _unwrapped(joules: Array, wraps_at_j: float | None) -> Array:
     return steps
 
 
-def _inside(times: Array, watts: Array, window: tuple[float, float], what: str) -> Array:
+class _Inside(NamedTuple):
+    """The samples in a window: their mean by time, and the longest stretch whose power they do not tell."""
+
+    watts: Array
+    mean_w: float
+    error_w: float
+    unknown_s: float
+
+
+def _inside(times: Array, watts: Array, window: tuple[float, float], what: str, *, counts: bool) -> _Inside:
+    """Average by the time that each sample stands for; a counter that missed readings still knows the joules."""
     begin, end = window
     if not end > begin:
         raise WindowError(f"{what} is empty ({begin:g} s to {end:g} s)")
-    chosen = watts[(times > begin) & (times <= end)]
+    within = (times > begin) & (times <= end)
+    chosen, at = watts[within], times[within]
     if len(chosen) < LEAST_SAMPLES:
         count = {0: "no sample", 1: "one sample"}.get(len(chosen), f"only {len(chosen)} samples")
         gap_s = float(np.median(np.diff(times))) if len(times) > 1 else end - begin
@@ -150,7 +163,17 @@ def _inside(times: Array, watts: Array, window: tuple[float, float], what: str) 
             f"{count} in {what} of {end - begin:.3g} s: the sensor answers every {gap_s:.3g} s, so run for at least"
             f" {LEAST_SAMPLES * gap_s:.3g} s"
         )
-    return chosen
+    gaps = np.diff([begin, *at, end])
+    unknown_s = float(max(gaps[0], gaps[-1]) if counts else gaps.max())
+    if unknown_s > _MOST_UNKNOWN * (end - begin):
+        raise WindowError(
+            f"no sample in {unknown_s:.3g} s of {what} of {end - begin:.3g} s: readings are missing, or the sensor's"
+            " clock is not that of the window"
+        )
+    mean_w, error_w = float(np.average(chosen, weights=gaps[:-1])), _standard_error(chosen)
+    if mean_w + 3 * error_w < 0:
+        raise WindowError(f"{mean_w:.3g} W in {what}: the sensor counts the other direction, or the device is charged")
+    return _Inside(chosen, mean_w, error_w, unknown_s)
 
 
 def _standard_error(values: Sequence[float] | Array) -> float:
