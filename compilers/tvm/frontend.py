@@ -5,7 +5,6 @@ Imports TVM; only reached through the methods of `TvmCompiler`.
 
 from __future__ import annotations
 
-import functools
 import json
 import traceback
 from collections import Counter
@@ -19,14 +18,14 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from compilers.adapter import CompilerError
 from compilers.tvm import names
-from compilers.tvm.expressions import clamp, constant, is_constant, is_float, operator_name, scalar, static_shape
+from compilers.tvm.converters import CONVERTERS
+from compilers.tvm.expressions import is_constant, operator_name, static_shape
 from compilers.tvm.extremes import LEGALISED
 from compilers.tvm.fast_math import vectorisable
 from compilers.tvm.packing import pack
 from compilers.tvm.quantised import Quantised
 from compilers.tvm.refusals import prepare
 from compilers.tvm.shared import shared
-from compilers.tvm.suppression import suppress
 from compilers.tvm.weights import mark_constants
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from graphs import Graph
 
-    Converter = Callable[["_Importer", list[Any], dict[str, Any]], Any]
 
 Array = np.ndarray[Any, Any]
 
@@ -210,11 +208,9 @@ def count_calls(module: Any) -> Counter[str]:  # noqa: ANN401
 
 
 class _Importer(ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer with converters that keep the NHWC chain whole.
+    """TVM's importer with converters of our own in place of some of its.
 
-    The stock ones for Clip, HardSigmoid and HardSwish give operators through which ConvertLayout does not pass
-    (docs/vendor_bugs.md): a pair of transposes around each; it dies of those for Max and Min. Arithmetic with 0-d
-    constants passes, and fuses into the convolution before it. Q/DQ graphs become integer arithmetic (`quantised`).
+    `converters` has them. Q/DQ graphs become integer arithmetic (`quantised`).
     """
 
     quantised: Quantised
@@ -229,9 +225,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
         return super().from_onnx(graph, opset)
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:  # noqa: ANN401
-        convert = _CONVERTERS.get(op_name)
+        convert = CONVERTERS.get(op_name)
         converted = (
-            convert(self, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
+            convert(self.bb, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
         )
         if converted is None:
             converted = super()._convert_operator(op_name, inputs, attrs, opset)
@@ -246,49 +242,6 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
             if isinstance(result, relax.Expr):
                 self.numbers.setdefault(result, len(self.nodes))
         self.nodes.append(node)
-
-
-def _clip(importer: _Importer, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Convert Clip of floats with bounds that are constant and not NaN; None leaves any other to TVM's converter."""
-    bounds = []
-    for position, attribute in ((1, "min"), (2, "max")):
-        given = position < len(inputs) and inputs[position] is not None
-        bound = constant(inputs, position) if given else attrs.get(attribute)
-        if given and bound is None:
-            return None
-        bounds.append(None if bound is None else float(np.asarray(bound).item()))
-    if not is_float(inputs[0]) or any(bound is not None and np.isnan(bound) for bound in bounds):
-        return None
-    return clamp(importer.bb, inputs[0], bounds[0], bounds[1])
-
-
-def _hard_sigmoid(importer: _Importer, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    x = inputs[0]
-    if not is_float(x):
-        return None
-    scaled = importer.bb.emit(relax.op.multiply(x, scalar(x, attrs.get("alpha", 0.2))))
-    shifted = importer.bb.emit(relax.op.add(scaled, scalar(x, attrs.get("beta", 0.5))))
-    return clamp(importer.bb, shifted, 0.0, 1.0)
-
-
-def _hard_swish(importer: _Importer, inputs: list[Any], _attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    gate = _hard_sigmoid(importer, inputs, {"alpha": 1 / 6, "beta": 0.5})
-    return None if gate is None else importer.bb.emit(relax.op.multiply(inputs[0], gate))
-
-
-def _extreme(combine: Any) -> Converter:  # noqa: ANN401
-    """Convert Max or Min pair by pair; TVM's converter stacks the operands, of which ConvertLayout dies."""
-    return lambda importer, inputs, _attrs: functools.reduce(lambda a, b: importer.bb.emit(combine(a, b)), inputs)
-
-
-_CONVERTERS: Final[dict[str, Converter]] = {
-    "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "Max": _extreme(relax.op.maximum),
-    "Min": _extreme(relax.op.minimum),
-    "NonMaxSuppression": lambda importer, inputs, attrs: suppress(importer.bb, inputs, attrs),
-}
 
 
 def _fold(module: Any) -> Any:  # noqa: ANN401

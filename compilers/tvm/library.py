@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cpu_generic import pipeline
 
+from compilers.tvm.nans import PIPELINE
 from compilers.tvm.weights import lay_out_constants
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def assemble(
     baseline: Any,  # noqa: ANN401
     *,
     instruments: Sequence[Any] = (),
-    lowering: str = "default",
+    lowering: str = PIPELINE,
 ) -> Any:  # noqa: ANN401
     """Build the executable from the module with its functions as tuned; `instruments` see the passes of the build.
 
@@ -54,7 +55,7 @@ def assemble(
         whole["main"] = _Externaliser(module, frozenset(safe)).visit_expr(whole["main"])
         named = {name + SAFE_SUFFIX: func for name, func in safe.items()}
         external = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in named.items()})
-        whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline)])
+        whole = whole.with_attr("external_mods", [tvm.tirx.build(external, target=baseline, pipeline=PIPELINE)])
     whole = lay_out_constants(whole)
     # Not TVM's default pipeline: that would fuse again, across the functions as scheduled.
     passes = pipeline.dataflow_lower_passes(target) + pipeline.finalize_passes(target)

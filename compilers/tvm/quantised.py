@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from tvm import relax
+from tvm import relax, topi
 
 from compilers.tvm.expressions import clamp, constant, given, is_constant, is_float, scalar, static_shape
 
@@ -237,8 +237,8 @@ class Quantised:
     def _quantize_dynamically(self, _op: str, inputs: list[Any], _attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Convert DynamicQuantizeLinear; TVM's converter computes scale and zero point anew for each reader."""
         x, op = inputs[0], relax.op
-        low = self._emit(op.minimum(self._emit(op.min(x)), scalar(x, 0)))
-        high = self._emit(op.maximum(self._emit(op.max(x)), scalar(x, 0)))
+        low, high = (self._bb.emit_te(extreme, x) for extreme in (topi.min, topi.max))  # no search for NaN (`extremes`)
+        low, high = self._emit(op.minimum(low, scalar(x, 0))), self._emit(op.maximum(high, scalar(x, 0)))
         scale = self._emit(op.divide(self._emit(op.subtract(high, low)), scalar(x, 255)))
         # All zeros have the scale 1, as in ONNX Runtime.
         scale = self._emit(op.where(self._emit(op.equal(scale, scalar(x, 0))), scalar(x, 1), scale))

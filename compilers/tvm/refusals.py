@@ -66,6 +66,16 @@ def _holds(node: View, position: int, condition: Callable[[Any], Any]) -> bool:
     return value is not None and bool(condition(value).all())
 
 
+def _same_pool(node: View) -> str | None:
+    same = str(node.attr("auto_pad", "NOTSET")).startswith("SAME")
+    return "TVM's ONNX importer pads SAME_LOWER and dilated windows otherwise than ONNX" if same else None
+
+
+def _wide_only(node: View) -> str | None:
+    half = node.type_name(0) == "float16"
+    return f"TVM's ONNX importer computes {node.op_type} in float32 alone" if half else None
+
+
 def _bit_shift(node: View) -> str | None:
     if not node.type_name(0).startswith("int") or _holds(node, 1, lambda array: array >= 0):
         return None
@@ -103,13 +113,17 @@ def _layer_normalization(node: View) -> str | None:
     return "TVM's ONNX importer leaves LayerNormalization's mean and deviation zero" if wanted else None
 
 
+def _equal(node: View) -> str | None:
+    return "TVM cannot compile Equal of truth values" if node.type_name(0) == "bool" else None
+
+
 def _is_inf(node: View) -> str | None:
     one_sided = not (node.attr("detect_negative", 1) and node.attr("detect_positive", 1))
     return "TVM's ONNX importer takes IsInf of one sign for IsInf of both" if one_sided else None
 
 
 def _max_pool(node: View) -> str | None:
-    return "TVM's ONNX importer gives no indices of MaxPool" if node.wants(1) else None
+    return "TVM's ONNX importer gives no indices of MaxPool" if node.wants(1) else _same_pool(node)
 
 
 def _mod(node: View) -> str | None:
@@ -122,6 +136,29 @@ def _pow(node: View) -> str | None:
     base, exponent = node.type_name(0), node.type_name(1)
     alike = base == exponent and "float" in base
     return None if alike else f"TVM's power is of one float type, not of {base} and {exponent}"
+
+
+def _log_sum_exp(_node: View) -> str | None:
+    return "TVM's ReduceLogSumExp of an infinity is NaN"
+
+
+def _reduce_mean(node: View) -> str | None:
+    return None if "float" in node.type_name(0) else "TVM's mean of integers is of another type"
+
+
+def _thresholded(_node: View) -> str | None:
+    return "TVM's ONNX importer multiplies with 0 what ThresholdedRelu takes away: of infinities and NaN that is NaN"
+
+
+def _top_k(node: View) -> str | None:
+    narrow = node.type_name(0) in ("int16", "uint16")
+    return "TVM sorts no integers of 16 bits" if narrow else None
+
+
+def _unique(node: View) -> str | None:
+    counted = any(node.wants(position) for position in (1, 2, 3))
+    flat = node.attr("axis") is None and len(node.shape(0)) > 1
+    return "TVM's Unique counts places in one row only" if counted and flat else None
 
 
 def _reduce_truth(node: View) -> str | None:
@@ -153,20 +190,31 @@ def _space_to_depth(node: View) -> str | None:
 
 
 _MISREAD: Final[Mapping[str, Callable[[View], str | None]]] = {
+    "AveragePool": _same_pool,
     "BitShift": _bit_shift,
     "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
     "Div": _div,
     "Dropout": _dropout,
+    "Elu": _wide_only,
+    "Equal": _equal,
     "EyeLike": _eye_like,
+    "GridSample": _wide_only,
     "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization,
+    "LpPool": _same_pool,
     "MaxPool": _max_pool,
     "Mod": _mod,
     "Pow": _pow,
     "RMSNormalization": _rms_normalization,
+    "ReduceLogSumExp": _log_sum_exp,
     "ReduceMax": _reduce_truth,
+    "ReduceMean": _reduce_mean,
     "ReduceMin": _reduce_truth,
     "Resize": _resize,
+    "Selu": _wide_only,
     "SpaceToDepth": _space_to_depth,
+    "ThresholdedRelu": _thresholded,
+    "TopK": _top_k,
+    "Unique": _unique,
 }

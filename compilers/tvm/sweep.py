@@ -24,6 +24,7 @@ from compilers.adapter import CompilerError
 from compilers.tvm.blocks import UnscheduledError
 from compilers.tvm.cache import Build, Decision, TileCache
 from compilers.tvm.library import NO_ASSERTS
+from compilers.tvm.nans import PIPELINE
 from compilers.tvm.schedule import analyse, schedule
 from compilers.tvm.targets import reference_target, registers_of
 from compilers.tvm.tiles import TileConfig, candidates
@@ -316,7 +317,7 @@ def build_modules(functions: Mapping[str, Any], target: Any) -> Iterator[tuple[t
     module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
     try:
         with tvm.transform.PassContext(config=NO_ASSERTS):
-            library = tvm.tirx.build(module, target=target)
+            library = tvm.tirx.build(module, target=target, pipeline=PIPELINE)
     except Exception:  # noqa: BLE001 - TVM's passes raise what they like; find which function it was
         if len(functions) == 1:
             traceback.print_exc()  # into the compile log

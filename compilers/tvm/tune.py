@@ -27,6 +27,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from compilers.tvm.blocks import private_like
 from compilers.tvm.library import NO_ASSERTS
+from compilers.tvm.nans import PIPELINE
 from compilers.tvm.packing import DOT
 from compilers.tvm.sweep import RELEVANT_SHARE, arguments_of, structure_key, timed_s
 
@@ -160,7 +161,7 @@ class _Builder(ms.builder.PyBuilder):  # type: ignore[misc]
         try:
             with tvm.transform.PassContext(config=NO_ASSERTS):
                 module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(entry.mod)
-                self._built[name] = tvm.tirx.build(module, target=entry.target)[_NAME]
+                self._built[name] = tvm.tirx.build(module, target=entry.target, pipeline=PIPELINE)[_NAME]
         except Exception as error:  # noqa: BLE001 - TVM's passes raise what they like; the search goes on
             return ms.builder.BuilderResult(None, repr(error)[:500])
         return ms.builder.BuilderResult(name, None)

@@ -33,14 +33,36 @@ def _with_one(shape: Sequence[int], axis: int) -> list[int]:
 
 
 def power(parts: Parts) -> list[str]:
-    """Bring both operands of a Pow to one float type; the result is of the first one's, as in ONNX."""
+    """Bring both operands of a Pow to one float type, or multiply; the result is of the first one's, as in ONNX."""
     base, exponent = parts.dtype(0), parts.dtype(1)
     if base.kind == "f":
         return [parts("Pow", parts.input(0), parts.cast(parts.input(1), base))]
-    wide = [parts.cast(parts.input(position), np.float64) for position in range(2)]
     if exponent.kind not in "iuf":
         raise Impossible
+    times = _known_times(parts)
+    if times:
+        return [_multiplied(parts, times)]
+    wide = [parts.cast(parts.input(position), np.float64) for position in range(2)]
     return [parts.cast(parts("Pow", *wide), base)]
+
+
+def _known_times(parts: Parts) -> int:
+    """Return how often an integer is multiplied with itself, 0 where that is not known or more than a few products."""
+    value = parts.constant(1)
+    if value is None or value.size != 1 or value.ndim > len(parts.shape(0)) or value.item() not in range(1, 64):
+        return 0
+    return int(value.item())
+
+
+def _multiplied(parts: Parts, times: int) -> str:
+    """Multiply an integer with itself: it wraps around as integers do, and through a float it would not."""
+    value, square = "", parts.input(0)
+    while times:
+        if times & 1:
+            value = parts("Mul", value, square) if value else square
+        times >>= 1
+        square = parts("Mul", square, square) if times else square
+    return value
 
 
 def modulo(parts: Parts) -> list[str]:
@@ -95,11 +117,59 @@ def reverse_sequence(parts: Parts) -> list[str]:
 
 def reduced_truth(parts: Parts) -> list[str]:
     """Reduce truth values as bytes."""
-    numbers = parts.cast(parts.input(0), np.uint8)
-    keepdims = parts.attr("keepdims", 1)
-    if parts.has(1):
-        return [parts.cast(parts(parts.op_type, numbers, parts.input(1), keepdims=keepdims), np.bool_)]
-    return [parts.cast(parts(parts.op_type, numbers, axes=parts.attr("axes"), keepdims=keepdims), np.bool_)]
+    return [parts.cast(_reduced_alike(parts, parts.op_type, parts.cast(parts.input(0), np.uint8)), np.bool_)]
+
+
+def integer_mean(parts: Parts) -> list[str]:
+    """Divide as floats of twice the width, and round to zero."""
+    wide = parts.cast(parts.input(0), np.float64)
+    return [parts.cast(_reduced_alike(parts, "ReduceMean", wide), parts.dtype(0))]
+
+
+def log_sum_exp(parts: Parts) -> list[str]:
+    """Take the largest out of the exponents, except an infinite one: infinity less infinity is no number."""
+    x, zero = parts.input(0), np.zeros((), parts.dtype(0))
+    largest = _reduced_alike(parts, "ReduceMax", x, keepdims=1)
+    infinite = parts("Equal", parts("Abs", largest), np.asarray(math.inf, parts.dtype(0)))
+    finite = parts("Where", infinite, zero, largest)
+    total = _reduced_alike(parts, "ReduceSum", parts("Exp", parts("Sub", x, finite)), keepdims=1)
+    result = parts("Add", parts("Log", total), finite)
+    return [result if parts.attr("keepdims", 1) else parts.reshape(result, *parts.output_shape())]
+
+
+def _reduced_alike(parts: Parts, op_type: str, value: str, keepdims: int | None = None) -> str:
+    """Reduce a value over the axes of the node, named as the model's opset has it."""
+    keep = parts.attr("keepdims", 1) if keepdims is None else keepdims
+    axes = parts.known(1, "axes").tolist() if parts.has(1) else list(parts.attr("axes") or ())
+    if not axes and parts.attr("noop_with_empty_axes", 0):
+        return value
+    return parts.reduce(op_type, value, axes or range(len(parts.shape(0))), keepdims=bool(keep))
+
+
+def equal_truth(parts: Parts) -> list[str]:
+    """Compare truth values."""
+    return [parts("Not", parts("Xor", parts.input(0), parts.input(1)))]
+
+
+def sorted_narrow(parts: Parts) -> list[str]:
+    """Find the largest of 16-bit integers among ones of 32 bits."""
+    same = {name: parts.attr(name) for name in ("axis", "largest", "sorted")}
+    wide = parts.cast(parts.input(0), np.int32)
+    values, places = parts.many("TopK", wide, parts.input(1), count=2, **same)
+    return [parts.cast(values, parts.dtype(0)), places]
+
+
+def unique_elements(parts: Parts) -> list[str]:
+    """Search the elements in one row, as their places are counted."""
+    row = parts.reshape(parts.input(0), -1)
+    return parts.many("Unique", row, count=4, sorted=parts.attr("sorted"))
+
+
+def sampled_wide(parts: Parts) -> list[str]:
+    """Sample a grid in float32."""
+    same = {name: parts.attr(name) for name in ("mode", "padding_mode", "align_corners")}
+    wide = [parts.cast(parts.input(position), np.float32) for position in range(2)]
+    return [parts.cast(parts("GridSample", *wide, **same), parts.dtype(0))]
 
 
 def space_to_depth(parts: Parts) -> list[str]:

@@ -186,7 +186,9 @@ class Parts(View):
         """Take a range of an axis; `step` -1 takes it backwards from `start` down to and without `end`."""
         limits = [np.array([number], np.int64) for number in (start, end, axis, step)]
         if self.opset < 10:
-            raise Impossible("the model's opset is older than 10, which has no Slice with inputs")
+            if step != 1:
+                raise Impossible("the model's opset is older than 10, whose Slice has no steps")
+            return self("Slice", value, starts=[start], ends=[end], axes=[axis])
         return self("Slice", value, *limits)
 
     def row(self, value: str, axis: int, index: int) -> str:
