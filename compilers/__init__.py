@@ -22,6 +22,7 @@ from compilers.artefact import (
     tree_size_bytes,
     write_artefact,
 )
+from compilers.child import end_with_parent
 from compilers.compatibility import known_bad
 from compilers.machine import cpu_model
 from compilers.ort_session import reference_session
@@ -56,6 +57,7 @@ __all__ = [
     "compile_segment",
     "compiler_names",
     "cpu_model",
+    "end_with_parent",
     "get_compiler",
     "in_child",
     "known_bad",

@@ -25,7 +25,7 @@ def main() -> NoReturn:
     global serving  # noqa: PLW0603 - of the process, like what it says
     serving = True
     faulthandler.enable()
-    _end_with_parent()
+    end_with_parent()
     function, args, answer, hashes = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own parent wrote it
     LIBRARY_HASHES.update(hashes)
     value: object = None
@@ -46,8 +46,11 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _end_with_parent() -> None:
-    """Have the system end this process when its parent is killed, who could not do it then; Linux only."""
+def end_with_parent() -> None:
+    """Have the system end this process when its parent is killed, who could not do it then; Linux only.
+
+    To the system the parent is the thread that started this process, so that one must live as long as it is wanted.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -20,7 +21,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from compilers import Artefact, CompilerError, Limits, Session, get_compiler, signal_name
+from compilers import Artefact, CompilerError, Limits, Session, end_with_parent, get_compiler, signal_name
 from experiments.evaluator.fallback import NotReadyError
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class ChildSession(Session):
         self._log = log or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
+        # The process ends with the thread that started it, and a call's own thread is gone after the call.
+        self._starter = ThreadPoolExecutor(1, "starts the plan's process")
         self._start()
 
     @property
@@ -146,15 +149,17 @@ class ChildSession(Session):
         return outputs
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; there is no other one after that."""
         self._end()
+        self._starter.shutdown()
 
     def _start(self) -> None:
         ours, theirs = connection.Pipe()
         command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"]
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
         with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
+            self._process = self._starter.submit(
+                subprocess.Popen,
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -162,7 +167,7 @@ class ChildSession(Session):
                 env={**os.environ, "PYTHONPATH": path},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # so that what the vendor's code started ends with it
-            )
+            ).result()
         theirs.close()
         self._pipe, self._ready, self._started_s = ours, False, time.monotonic()
         self._pipe.send(self._plan)
@@ -252,6 +257,7 @@ class ChildSession(Session):
 def serve(fd: int) -> NoReturn:
     """Load the plan that comes through the pipe, then answer one call after the other until the pipe is closed."""
     faulthandler.enable()
+    end_with_parent()  # also while it hangs and cannot see that the pipe is closed
     pipe: connection.Connection[Any, Any] = connection.Connection(fd)
     with contextlib.suppress(EOFError, OSError):
         session = _loaded(pipe, pipe.recv())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -85,6 +88,49 @@ def test_a_process_that_hangs_is_ended_and_one_that_crashed_is_started_anew(plan
                 session.run(FEED)
             session._limit_s = 5.0
             np.testing.assert_array_equal(answered(session)["y"], first["y"])
+
+
+_HOLDS: Final = """
+import sys, threading, time
+from pathlib import Path
+from experiments.evaluator.child_session import ChildSession
+from experiments.guard_job import _compiled
+from experiments.plans import read_plan
+from compilers import Limits
+
+plan = read_plan(Path(sys.argv[1]))
+session = ChildSession(_compiled(plan, Path(sys.argv[2]), Limits()), ["t", "y"], time_limit_s=60.0)
+session._end()
+# As after a crash: from the thread of a call, which then ends.
+again = threading.Thread(target=lambda: (session._start(), session.wait()))
+again.start()
+again.join()
+time.sleep(0.2)
+assert session._process.poll() is None
+print(session.pid, flush=True)
+time.sleep(60.0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone ends a process with its parent")
+def test_a_process_that_hangs_does_not_outlive_a_program_that_is_killed(plan: Plan, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDS, str(write_plan(plan, tmp_path)), str(tmp_path / "build")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        child_process = psutil.Process(int(program.stdout.readline()))
+        child_process.suspend()  # it hangs, so it cannot see that the pipe was closed
+        time.sleep(0.2)
+        assert child_process.status() == psutil.STATUS_STOPPED
+        program.kill()
+    try:
+        for _ in range(1000):
+            if child_process.status() == psutil.STATUS_ZOMBIE:  # dead, where nobody asks for what orphans left
+                return
+            time.sleep(0.01)
+        child_process.kill()
+        pytest.fail("the plan's process is left over")
+    except psutil.NoSuchProcess:
+        pass
 
 
 def test_a_plan_that_does_not_load_and_a_call_that_is_refused_say_why(plan: Plan, tmp_path: Path) -> None:
