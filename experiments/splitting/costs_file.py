@@ -39,6 +39,8 @@ def read_costs(
         raise UserError(f"{path}: {device.name} has no processor {unknown[0]!r}; it has {', '.join(sorted(known))}")
     if unknown := [n for costs in table["nodes"].values() for n in costs if n not in names]:
         raise UserError(f"{path}: the graph has no node {unknown[0]!r}")
+    if unknown := [p for p in table.get("dispatch", {}) if p not in processors]:
+        raise UserError(f"{path}: dispatch names {unknown[0]!r}; nodes has {', '.join(processors)}")
     places = tuple(_place(device, processor, backends, precision) for processor in processors)
     try:
         return _problem(table, graph, places, path, pins)
@@ -101,10 +103,13 @@ def _problem(
 
 def _tensors(graph: Graph, sizes: Mapping[str, float], io_on: str | None, path: Path) -> tuple[Tensor, ...]:
     found = []
+    made = {name for node in graph.nodes() for name in node.outputs}
+    if unknown := sorted(sizes.keys() - made - graph.tensors().keys() - graph.initializers().keys()):
+        raise UserError(f"{path}: the graph has no tensor {unknown[0]!r}")
     for t in activations(graph):
         size = sizes.get(t.name, t.size_bytes)
-        if size is None or not math.isfinite(size) or size < 0:
-            raise UserError(f"{path}: tensor {t.name!r} needs a size in tensor_bytes, got {size}")
+        if size is None or not math.isfinite(size) or size < 0 or size % 1:
+            raise UserError(f"{path}: tensor {t.name!r} needs a size in tensor_bytes, in whole bytes; got {size}")
         found.append(
             Tensor(
                 name=t.name,

@@ -100,6 +100,13 @@ class Transfer:
     energy_j: float = 0.0
     energy_j_per_byte: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0:
+            raise ProblemError(f"a transfer has bytes_per_s={self.bytes_per_s}; a bandwidth is above zero")
+        self.cost(0)  # negative or not finite: refused there
+        if not (math.isfinite(self.energy_j_per_byte) and self.energy_j_per_byte >= 0):
+            raise ProblemError(f"a transfer has energy_j_per_byte={self.energy_j_per_byte}; it is not negative")
+
     def cost(self, size_bytes: float) -> Cost:
         """Return the cost of moving `size_bytes`."""
         return Cost(

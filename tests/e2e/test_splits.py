@@ -344,6 +344,26 @@ def test_a_wrong_cost_is_one_sentence(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"transfer": {"latency_s": 1e-3, "bytes_per_s": 0}}, "bytes_per_s=0; a bandwidth is above zero"),
+        ({"transfer": {"latency_s": 1e-3, "bytes_per_s": -5}}, "bytes_per_s=-5; a bandwidth is above zero"),
+        ({"transfer": {"latency_s": 1e-3, "bytes_per_s": "5"}}, "is no cost file"),
+        ({"transfer": {"latency_s": 1e-3, "energy_j_per_byte": -1}}, "energy_j_per_byte=-1; it is not negative"),
+        ({"tensor_bytes": {"a": 4.9}}, "'a' needs a size in tensor_bytes, in whole bytes; got 4.9"),
+        ({"tensor_bytes": {"typo": 4}}, "no tensor 'typo'"),
+        ({"dispatch": {"cpu": {"latency_s": 1, "energy_j": 1}}}, "dispatch names 'cpu'; nodes has npu, gpu"),
+    ],
+)
+def test_a_wrong_transfer_or_size_is_one_sentence(
+    branched: Path, tmp_path: Path, entry: dict[str, object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = costs_file(tmp_path / "bad.json", **entry)
+    assert main([str(branched), "--device", "sm8650", "--costs", str(costs)]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_missing_costs_are_refusals_with_their_reason(
     branched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
