@@ -56,7 +56,11 @@ def _unrolled_pad(graph: Graph, node: Node) -> tuple[str, Graph] | None:
     model.graph.initializer.extend(parts.constants)
     kinds = Counter(new.op_type for new in parts.nodes)
     made = " and ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in sorted(kinds.items()))
-    return f"{made} in place of the {padding.mode} Pad", from_proto(model, name=graph.name, base_dir=graph.base_dir)
+    try:
+        rewritten = from_proto(model, name=graph.name, base_dir=graph.base_dir)
+    except GraphError:  # Pad takes types that Slice and Concat do not: the 8-bit floats
+        return None
+    return f"{made} in place of the {padding.mode} Pad", rewritten
 
 
 class _Padding(NamedTuple):
@@ -84,7 +88,8 @@ def _padding(graph: Graph, pad: onnx.NodeProto) -> _Padding | None:
     for index, axis in enumerate(axes):
         pads[axis % rank] = (counts[index], counts[index + len(axes)])
     number = next(number for number, name in DTYPES.items() if name == spec.dtype)
-    fill = np.asarray(attributes.get("value", 0) if value is None else value)
+    nothing = "" if number == onnx.TensorProto.STRING else 0
+    fill = np.asarray(attributes.get("value", nothing) if value is None else value)
     return _Padding(
         mode=attributes.get("mode", b"constant").decode(),
         pads=tuple(pads),

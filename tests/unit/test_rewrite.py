@@ -95,6 +95,18 @@ def test_of_other_dtypes(dtype: int) -> None:
     check(pad([3, 4], [1, 1], [1, 2], dtype=dtype))
 
 
+def test_texts_are_padded_by_empty_ones_where_no_value_is_stated() -> None:
+    found = rewrite_of(pad([2, 3], [0, 1], [0, 0], mode="constant", dtype=TensorProto.STRING), "only")
+    assert found is not None
+    (joined,) = found[1].nodes()
+    assert found[1].constant(joined.inputs[0]).tolist() == [[""], [""]]
+
+
+def test_a_type_that_pad_takes_and_slice_does_not_is_no_rewrite() -> None:
+    graph = pad([2, 3], [0, 1], [0, 2], mode="edge", dtype=TensorProto.FLOAT8E4M3FN, opset=21)
+    assert rewrite_of(graph, "only") is None
+
+
 def test_by_axes_that_count_from_the_end() -> None:
     axes = np.array([-1, 0], np.int64)
     graph = one("Pad", [3, 2, 4], [5, 2, 5], np.array([1, 2, 0, 0], np.int64), np.array(0, np.float32), axes)
