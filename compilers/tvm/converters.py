@@ -60,11 +60,13 @@ def _extreme(combine: Any) -> Converter:  # noqa: ANN401
 
 
 def _bit_shift(bb: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Convert BitShift so that nothing is left of a number whose bits are all shifted out; LLVM leaves that open."""
+    """Convert BitShift so that nothing but a sign is left where all bits are shifted out; LLVM leaves that open."""
     value, count = inputs
     shift = relax.op.left_shift if attrs["direction"] in (b"LEFT", "LEFT") else relax.op.right_shift
     most = scalar(count, np.iinfo(str(value.ty.dtype)).bits - 1)
     shifted = bb.emit(shift(value, bb.emit(relax.op.minimum(count, most))))
+    if shift is relax.op.right_shift and str(value.ty.dtype).startswith("int"):
+        return shifted
     return bb.emit(relax.op.where(bb.emit(relax.op.less_equal(count, most)), shifted, scalar(value, 0)))
 
 

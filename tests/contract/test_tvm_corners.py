@@ -148,6 +148,13 @@ def test_nothing_is_left_of_a_number_shifted_out(direction: str, dtype: type[Any
     assert got.tolist() == wanted
 
 
+def test_a_sign_is_left_of_a_negative_number_shifted_out(tmp_path: Path) -> None:
+    x = np.array([-100, 100, -1, 7], np.int32)
+    node = of("BitShift", "x", "n", direction="RIGHT")
+    (got,) = results(node, {"x": x}, tmp_path, 28, n=np.array([3, 40, 32, 1], np.int32))
+    assert got.tolist() == [-13, 0, -1, 3]
+
+
 def test_an_integer_to_a_power_wraps_around(tmp_path: Path) -> None:
     x = np.array([3, -7, 10**6, -(10**9), 2**40 + 3, np.iinfo(np.int64).min], np.int64)
     (got,) = results(of("Pow", "x", "n"), {"x": x}, tmp_path, n=np.array(5))
