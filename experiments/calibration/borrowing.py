@@ -45,6 +45,7 @@ _LENDERS: Final = 3
 # all lenders came within two points of each other (benchmarks/README.md).
 _LENT_MODELS: Final = 2.0
 _DRAWS: Final = 6  # times that a trial draws the few models that a chip keeps
+_LEAST_TRIED: Final = 9  # models: of fewer the 80 % interval would end beyond the smallest and the largest
 _KEPT_OUT: Final = 5  # a trial predicts one in so many models of a chip
 
 
@@ -186,7 +187,7 @@ class Borrowing:
                 private=private,
             )
         ]
-        if len({model for _, model, _, _ in tried}) < LEAST_OF_A_KIND:
+        if len({model for _, model, _, _ in tried}) < _LEAST_TRIED:
             return None
         devices, models, ratios, lacking = map(np.array, zip(*tried, strict=True))
         return Trials(devices=devices, models=models, ratios=ratios, lacking=lacking)
