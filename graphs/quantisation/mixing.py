@@ -88,18 +88,20 @@ class Mixer:
 
     def _bound(self) -> dict[str, str]:
         makers = {name: node.name for node in self.nodes.values() for name in node.output}
-        bound = {}
-        for node in self.float.graph.node:
+        bound: dict[str, str] = {}
+        read_by = {name: node for node, names in self.reads.items() for name in names}
+        for node in reversed(self.float.graph.node):
             if node.name in self.nodes:
                 continue
             made = node.output[0]
-            maker = makers.get(made) or makers.get(f"{made}{_RAW}")
+            # Of a chain (a Relu of a Relu) the last one's range is there, and the others go where it goes.
+            maker = makers.get(made) or makers.get(f"{made}{_RAW}") or bound.get(read_by.get(made, ""))
             if node.op_type not in _LEFT_OUT or maker is None:
                 raise GraphError(f"int8 and float forms of {self.floating.name} differ at {node.name!r}: use either.")
             bound[node.name] = maker
         if unknown := sorted(set(self.nodes) - set(self.reads)):
             raise GraphError(f"int8 and float forms of {self.floating.name} differ at {unknown[0]!r}: use either.")
-        return bound
+        return dict(reversed(bound.items()))
 
     def mix(self, lowered: Collection[str]) -> Mixture:
         """Give the graph in which the float form's nodes ``lowered`` are int8.

@@ -278,3 +278,23 @@ def test_what_int8_makes_infinite_is_refused_there(mixer: Mixer) -> None:
     for plan in search(noisy, objectives=("latency", "energy", "error")):
         assert plan.segments[0].place == FP16
     assert sum(in_steps([1e-3, 2e-3, 5e-9])) == pytest.approx(3e-3, rel=1e-2)
+
+
+def test_a_chain_of_activations_goes_with_the_node_that_stands_in_for_the_last() -> None:
+    """Both of `Relu(Relu(x + x))` are left out in int8; the first has no range there, and that was an error."""
+    names = ["x", "t", "u", "y"]
+    kinds = ["Add", "Relu", "Relu"]
+    nodes = [
+        helper.make_node(kind, [names[i]] * (1 + (kind == "Add")), [names[i + 1]], name=f"n{i}")
+        for i, kind in enumerate(kinds)
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 4, 4]) for name in ("x", "y"))
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "chain", [x], [y]), ir_version=8, opset_imports=opset)
+    mixer = mixer_of(from_proto(model, name="chain"))
+    assert mixer.bound == {"n1": "n0", "n2": "n0"}
+    feed = random_inputs(mixer.floating, 3)
+    whole = run(mixer.int8, feed)
+    np.testing.assert_array_equal(run(mixer.whole.graph.proto(), feed)[0], whole[0])
+    with pytest.raises(GraphError, match="part of 'n0' in int8"):
+        mixer.mix(["n0", "n2"])
