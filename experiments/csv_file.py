@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from typing import TYPE_CHECKING
 
 from experiments.arguments import UserError
@@ -44,9 +45,9 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     place = 1
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin a file with a mark
-            _see_separator(path, file.readline())
-            file.seek(0)
-            reader = csv.reader(file, strict=True)
+            first = file.readline()
+            _see_separator(path, first)
+            reader = csv.reader(itertools.chain([first] if first else [], file), strict=True)  # a pipe has no way back
             for row in reader:
                 cells = [cell.strip() for cell in row]
                 if any(cells):

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Give a path beside `path`, with the same suffix, for what takes its place at the end of the block."""
+    """Give a path beside `path`, with the same suffix, for what takes its place at the end of the block.
+
+    A link's target is what is replaced; a device or a pipe (`/dev/null`) is written as it stands.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with naming(path):
+            yield path
+        return
     scratch = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         with naming(path, scratch):

@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     """
     plan = read_plan(options.plan)
     log = options.log or options.plan.resolve().parent.parent / f"guard-{plan.digest[:12]}.jsonl"
-    printed, begin = log.with_suffix(".log"), time.monotonic()
+    printed, begin = log.with_suffix(".out" if log.suffix == ".log" else ".log"), time.monotonic()
     _see_writable(log)
 
     def told(event: Event) -> None:

@@ -226,9 +226,9 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:  # noqa: ANN401
         convert = CONVERTERS.get(op_name)
-        converted = (
-            convert(self.bb, list(inputs), attrs) if convert else self.quantised.lower(op_name, list(inputs), attrs)
-        )
+        converted = convert(self.bb, list(inputs), attrs) if convert else None
+        if converted is None:
+            converted = self.quantised.lower(op_name, list(inputs), attrs)
         if converted is None:
             converted = super()._convert_operator(op_name, inputs, attrs, opset)
         self._number(converted, str(attrs["tvm_custom"]["name"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from compilers import Action, CompilerError, Estimate, Latency, Source, compile_segment, get_compiler
+from compilers import Action, CompilerError, Estimate, Latency, PassingError, Source, compile_segment, get_compiler
 from experiments.contradiction import WITNESS, contradiction, is_doubtful
 from experiments.units import seconds
 from partition import DRAM_BYTES, MACS, CalibrationSet, LatencyModel, Segment, load_device
@@ -111,6 +111,8 @@ def _refuse_contradicted(
     witness_s = simulated_s.get(WITNESS)
     try:
         witness_s = witness_s or _reference(segment, WITNESS, fitted, build, limits).latency.typical_s
+    except PassingError:
+        raise  # no word on the graph: whether it is refused must not depend on what else the machine did
     except CompilerError:
         return
     for name, time_s in doubtful.items():

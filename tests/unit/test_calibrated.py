@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compilers import Artefact, CompilerError, Estimate, Latency, Limits, Placement, Source, get_compiler
+from compilers import Artefact, CompilerError, Estimate, Latency, Limits, PassingError, Placement, Source, get_compiler
 from experiments.evaluator import Context, estimate_segment
 from experiments.evaluator import calibrated as module
 from experiments.evaluator.calibrated import calibrated, latency_models
@@ -273,3 +273,19 @@ def test_a_long_time_that_the_next_generation_contradicts_is_refused(
         simulated |= {reference: 0.073, **believed}
         time_s = simulated[reference]
         assert predicted(asked, known, tmp_path)[0].latency.typical_s == pytest.approx(time_s)
+
+
+def test_a_witness_that_was_stopped_is_no_word_on_the_graph(
+    simulated: dict[str, float | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated["qcs9075"] = 0.073
+    reference = module._reference
+
+    def stopped(asked: Segment, name: str, *rest: object) -> Estimate:
+        if name == "sa8797":
+            raise PassingError("stopped at its limit")
+        return reference(asked, name, *rest)
+
+    monkeypatch.setattr(module, "_reference", stopped)
+    with pytest.raises(PassingError, match="stopped at its limit"):
+        predicted(segment("qcs9075"), calibration(model("qcs9075", qcs9075=1.0)), tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,3 +47,17 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError) as caught, writing(tmp_path / "file" / "out.csv") as scratch:
         scratch.write_text("")
     assert caught.value.filename == str(tmp_path / "file" / "out.csv")
+
+
+def test_a_link_stays_one_and_a_device_is_written_as_it_is(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.csv", tmp_path / "link.csv", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    with writing(link) as scratch:
+        scratch.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with writing(pipe) as scratch:
+        assert scratch == pipe
+    assert pipe.is_fifo()
