@@ -141,7 +141,7 @@ class Borrowing:
         return tuple(
             device
             for device, group in self._groups.items()
-            if sum(_key(s) == (device, compiler, precision) and s.has(names) and _teaches(s, names) for s in group)
+            if sum(s.key == (device, compiler, precision) and s.has(names) and _teaches(s, names) for s in group)
             >= least_models(device)
         )
 
@@ -181,7 +181,7 @@ class Borrowing:
             trial
             for device, fitted in self._fitted.items()
             for trial in self._cut(
-                [s for s in self._groups[device] if _key(s) in fitted and s.row.precision == precision],
+                [s for s in self._groups[device] if s.key in fitted and s.row.precision == precision],
                 place,
                 count,
                 private=private,
@@ -243,10 +243,6 @@ def _loan(names: Sequence[str], own: Sequence[Sample], lender: Sequence[Sample])
 
 def _teaches(sample: Sample, names: Sequence[str]) -> bool:
     return sample.uncosted.isdisjoint(names)
-
-
-def _key(sample: Sample) -> Key:
-    return sample.row.device, sample.row.compiler, sample.row.precision
 
 
 def _times(sample: Sample, factor: float, device: str | None = None) -> Sample:

@@ -59,7 +59,7 @@ def calibrate(
         return 1
     lent_to = {model.key for model in borrowed}
     used = [row for group in groups for row in training_rows(group)]
-    used += [s.row for s in found if (s.row.device, s.row.compiler, s.row.precision) in lent_to]
+    used += [s.row for s in found if s.key in lent_to]
     calibration = CalibrationSet(
         models=fitted,
         options=dict(OPTIONS),

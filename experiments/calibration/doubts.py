@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.calibration.borrowing import LEAST
 from experiments.calibration.table import RUNTIME_NAMES
+from experiments.calibration.training import least_models
 from experiments.units import counted
 from partition import DRAM_BYTES, MACS
 
@@ -59,10 +60,10 @@ def doubts(own: Sequence[Measurement], found: Collection[Sample]) -> Iterator[st
 
 def too_few(found: Collection[Sample], fitted: Sequence[LatencyModel]) -> Iterator[str]:
     """Name what was measured of a device and has no latency model, and what it takes to get one."""
-    counts = Counter((s.row.device, s.row.compiler, s.row.precision) for s in found)
+    counts = Counter(s.key for s in found)
     for key in sorted(counts.keys() - {model.key for model in fitted}):
         device, compiler, precision = key
         few = counts[key] < LEAST
-        why = f"{LEAST} are needed to borrow, 10 not to" if few else "no chip like it can lend its rows"
+        why = f"{LEAST} are needed to borrow, {least_models(device)} not to" if few else "no chip like it can lend its rows"
         what = f"{device} {RUNTIME_NAMES[compiler]} {precision}"
         yield f"no latency model: {what} has {counted(counts[key], 'measured model')}; {why}"

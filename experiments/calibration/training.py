@@ -56,6 +56,11 @@ class Sample:
     vtcm_mb: int = VTCM_MB
     weight: float = 1.0
 
+    @property
+    def key(self) -> Key:
+        """What has a latency model of its own: device, compiler and precision."""
+        return self.row.device, self.row.compiler, self.row.precision
+
     def has(self, names: Iterable[str]) -> bool:
         """Tell whether the sample has all these terms."""
         return self.terms.keys() >= set(names) - {OVERHEAD}
@@ -115,7 +120,7 @@ def by_key(found: Iterable[Sample]) -> dict[Key, tuple[Sample, ...]]:
     """Group samples by what has a latency model of its own: device, compiler and precision."""
     groups: dict[Key, list[Sample]] = defaultdict(list)
     for sample in found:
-        groups[sample.row.device, sample.row.compiler, sample.row.precision].append(sample)
+        groups[sample.key].append(sample)
     return {key: tuple(sorted(group, key=lambda s: s.row.model)) for key, group in sorted(groups.items())}
 
 
@@ -326,7 +331,7 @@ def _refusal(case: Mapping[str, Simulation]) -> str:
 
 
 def _of(key: Key, group: Iterable[Sample]) -> list[Sample]:
-    return [s for s in group if (s.row.device, s.row.compiler, s.row.precision) == key]
+    return [s for s in group if s.key == key]
 
 
 def _matrix(group: Sequence[Sample], names: Sequence[str]) -> Array:
