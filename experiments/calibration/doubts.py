@@ -63,7 +63,7 @@ def too_few(found: Collection[Sample], fitted: Sequence[LatencyModel]) -> Iterat
     counts = Counter(s.key for s in found)
     for key in sorted(counts.keys() - {model.key for model in fitted}):
         device, compiler, precision = key
-        few = counts[key] < LEAST
-        why = f"{LEAST} are needed to borrow, {least_models(device)} not to" if few else "no chip like it can lend its rows"
+        needed = f"{LEAST} are needed to borrow, {least_models(device)} not to"
+        why = needed if counts[key] < LEAST else "no chip like it can lend its rows"
         what = f"{device} {RUNTIME_NAMES[compiler]} {precision}"
         yield f"no latency model: {what} has {counted(counts[key], 'measured model')}; {why}"
